@@ -16,7 +16,7 @@ from headway.core.items import Wait
 if TYPE_CHECKING:
     from headway.engine.runner import Runner
 
-KV_CACHE_GIB = 0.25  # twice what the largest load needs, in process as over HTTP
+KV_CACHE_GIB = 0.25  # in process as over HTTP: 11,650 tokens of the chat model in bf16
 
 
 class Engine:

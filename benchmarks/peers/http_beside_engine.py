@@ -1,7 +1,7 @@
 """The chat over HTTP beside the same engine in process, turn by turn.
 
-The machine's speed changes within seconds. So the two take turns of about a second each; who has
-no turn is idle.
+The machine's speed changes within seconds. So the two take turns of about a second each; the other
+is idle meanwhile.
 """
 
 import multiprocessing
@@ -18,6 +18,7 @@ from benchmarks.peers.over_http import serving
 from benchmarks.report import Bar, Benchmark, Report
 
 ROUNDS = 24
+# So many times the largest load (3,584 tokens) uses all of the cache once.
 WARM_UP, LARGEST = 4, AT_ONCE.index(max(AT_ONCE))
 
 
@@ -29,7 +30,7 @@ def chat_http(quick: bool) -> Report:
     with engine_process(find_language_model("chat")) as engine, serving() as clients:
         for run in (engine.run, clients.run):  # until all of the cache was used once
             for number in range(WARM_UP):
-                run(loads(-number)[LARGEST])
+                run(loads(ROUNDS + 1 + number)[LARGEST])
         for index, load in enumerate(loads(0)):
             rates[load.name] = in_turns(engine.run, clients.run, index, rounds)
     ratios = {load: _ratio(*each) for load, each in rates.items()}
@@ -63,7 +64,8 @@ def in_turns(
     """Tokens a second of every turn of this load. New prompts in each: none finds a prefix."""
     found: tuple[list[float], list[float]] = [], []
     for number in range(rounds):
-        for run, rates in ((own, found[0]), (http, found[1])):
+        turns = [(own, found[0]), (http, found[1])]
+        for run, rates in turns if number % 2 else reversed(turns):
             load = loads(number + 1)[index]
             began = time.perf_counter()
             run(load)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from models import KERNEL_KINDS, VOCABULARY, Engine, build, kernels_of
 
 from headway.engine.cpu import building
-from headway.engine.cpu.building import compiled, instruction_sets, multiplies_bf16
+from headway.engine.cpu.building import AVX512, compiled, instruction_sets
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.decoders.rotary import rotate
 from headway.engine.linear import HalfLinear, PanelLinear, PlainLinear, linear, rounded
@@ -22,7 +22,9 @@ from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 97, 200)
-has_kernels = pytest.mark.skipif(compiled() is None, reason="no compiler, or another processor")
+has_kernels = pytest.mark.skipif(
+    compiled(torch.float32) is None, reason="no compiler, or another processor"
+)
 
 
 @pytest.fixture(params=KERNEL_KINDS)
@@ -59,7 +61,7 @@ def test_a_product_is_that_of_the_wide_weights_and_a_row_of_it_the_same_in_any_c
 
 
 @has_kernels
-@pytest.mark.skipif(not multiplies_bf16(), reason="this processor does not multiply bf16")
+@pytest.mark.skipif(AVX512 not in instruction_sets(), reason="this processor has no AVX-512")
 def test_rows_are_rounded_to_bf16_where_the_processor_multiplies_it_and_nowhere_else() -> None:
     weight = torch.randn(16, 64).bfloat16()
     for dtype in (torch.float32, torch.bfloat16):
@@ -96,10 +98,12 @@ def test_keys_and_values_are_written_to_their_places(
         keys, values = heads[:, 6:8], heads[:, 8:]
         if is_apart:
             keys = keys.contiguous()
-        pages = torch.zeros(2, 160, 16, 2, 16, dtype=kernels.dtype)
+        pages = torch.zeros(2, 160, 16, 2, 16, dtype=kernels.cache_dtype)
         places = torch.randperm(2560)[:rows]
         expected = pages.clone().flatten(1, 2)
-        expected[0, places], expected[1, places] = (x.to(kernels.dtype) for x in (keys, values))
+        expected[0, places], expected[1, places] = (
+            x.to(kernels.cache_dtype) for x in (keys, values)
+        )
         kernels.write(keys, values, *pages, places)
         assert torch.equal(pages.flatten(1, 2).nan_to_num(9.0), expected.nan_to_num(9.0))
 
@@ -122,26 +126,40 @@ def attended(
 
 
 @has_kernels
-@pytest.mark.parametrize("features", [16, 64, 72, 80, 256])
 @pytest.mark.parametrize("rows", [1, 2, 5, 40])
 @pytest.mark.parametrize("decodes", [False, True])
+@pytest.mark.parametrize(
+    ("features", "group", "page"),
+    [
+        *((features, 3, 16) for features in (16, 64, 72, 80, 256)),
+        *((64, group, 16) for group in (1, 2, 4, 5, 7)),
+        *((64, 3, page) for page in (4, 12, 48, 128, 256)),
+    ],
+)
 def test_attention_reads_pages_where_they_lie(
-    kernels: Kernels, two_threads: None, features: int, rows: int, decodes: bool
+    kernels: Kernels,
+    two_threads: None,
+    features: int,
+    group: int,
+    page: int,
+    rows: int,
+    decodes: bool,
 ) -> None:
     """Rows of a sequence, at the beginning, across a page's end, and far on; as decodes, or in
     runs that are cut anywhere."""
     if not kernels.is_whole(features):
-        assert not kernels.attends(torch.zeros(1, 16, 2, features, dtype=kernels.dtype))
+        assert not kernels.attends(torch.zeros(1, page, 2, features, dtype=kernels.cache_dtype))
         return
     starts = [0, 3, 11, 15, 100, 333]
     positions = torch.tensor([start + row for start in starts for row in range(rows)])
-    keys, values = torch.randn(2, 40, 16, 2, features).to(kernels.dtype)
+    pages = 400 // page + 1
+    keys, values = torch.randn(2, 2 * pages, page, 2, features).to(kernels.cache_dtype)
     cached = keys, values
-    tables = torch.stack([torch.randperm(40)[:25] for _ in range(8)])
+    tables = torch.stack([torch.randperm(2 * pages)[:pages] for _ in range(8)])
     slots = torch.tensor([7, 0, 3, 5, 1, 2]).repeat_interleave(rows)
     count = len(slots)
     # With keys and values behind them, as they come.
-    queries = torch.randn(count, 10, features)[:, :6]
+    queries = torch.randn(count, 2 * group + 4, features)[:, : 2 * group]
     assert kernels.attends(cached[0])
     runs = list(range(0, count + 1, 1 if decodes else rows))
     of_decodes = count if decodes else 0
@@ -149,7 +167,7 @@ def test_attention_reads_pages_where_they_lie(
     found = attended(kernels, *given, runs=runs, decodes=of_decodes)
     for index, (slot, position) in enumerate(zip(slots, positions.tolist(), strict=True)):
         context = (each[tables[slot]].flatten(0, 1)[: position + 1].float() for each in cached)
-        wide = [each.repeat_interleave(3, 1).transpose(0, 1) for each in context]
+        wide = [each.repeat_interleave(group, 1).transpose(0, 1) for each in context]
         expected = F.scaled_dot_product_attention(queries[index][:, None], *wide, scale=0.3)
         assert torch.allclose(found[index], expected[:, 0], atol=3e-5)
         alone = slice(index, index + 1)
@@ -160,7 +178,7 @@ def test_attention_reads_pages_where_they_lie(
 
 @has_kernels
 def test_attention_leaves_rows_before_its_first_run_alone(kernels: Kernels) -> None:
-    keys, values = torch.randn(2, 4, 16, 2, 16).to(kernels.dtype)
+    keys, values = torch.randn(2, 4, 16, 2, 16).to(kernels.cache_dtype)
     tables, slots = torch.tensor([[0, 1, 2, 3]]), torch.zeros(4, dtype=torch.int64)
     given = torch.randn(4, 2, 16), (keys, values), tables, slots, torch.arange(4)
     out = attended(kernels, *given, runs=[2, 4])
@@ -174,7 +192,7 @@ def test_attention_refuses_heads_that_do_not_share_key_heads_evenly(
     kernels: Kernels, heads: int, kv_heads: int
 ) -> None:
     """Their results would lie in other rows' places, where torch raises."""
-    keys, values = torch.randn(2, 4, 16, kv_heads, 16).to(kernels.dtype)
+    keys, values = torch.randn(2, 4, 16, kv_heads, 16).to(kernels.cache_dtype)
     tables, slots = torch.tensor([[0, 1, 2, 3]]), torch.zeros(4, dtype=torch.int64)
     given = torch.randn(4, heads, 16), (keys, values), tables, slots, torch.arange(4)
     with pytest.raises(ValueError, match="no multiple of the heads of keys"):
@@ -184,7 +202,7 @@ def test_attention_refuses_heads_that_do_not_share_key_heads_evenly(
 @has_kernels
 def test_attention_reads_nothing_that_was_left_in_a_page(kernels: Kernels) -> None:
     """What another sequence left behind the end may be anything: it is not multiplied by zero."""
-    keys, values = torch.randn(2, 2, 16, 1, 16).to(kernels.dtype)
+    keys, values = torch.randn(2, 2, 16, 1, 16).to(kernels.cache_dtype)
     keys[0, 6:], values[0, 6:] = torch.nan, torch.nan
     where = torch.tensor([[0, 1]]), torch.zeros(3, dtype=torch.int64), torch.tensor([3, 4, 5])
     given = torch.randn(3, 3, 16), (keys, values), *where
@@ -200,12 +218,32 @@ def test_what_does_not_fit_is_refused_and_nothing_is_read_beyond_it(kernels: Ker
         kernels.normalize(torch.ones(1, 72), torch.ones(64), 1e-5)
     with pytest.raises(ValueError, match="not among the kernels"):
         kernels.gate(torch.ones(1, 24))
+    for dtype in (torch.bfloat16, torch.float64):
+        row = torch.ones(1, 64, dtype=dtype)
+        with pytest.raises(ValueError, match="rows of float32"):
+            kernels.multiply(row, kernels.panels(torch.ones(16, 64).half()), None)
+        with pytest.raises(ValueError, match="rows of float32"):
+            kernels.normalize(row, torch.ones(64), 1e-5)
+        with pytest.raises(ValueError, match="rows of float32"):
+            kernels.gate(row)
     keys, places = torch.ones(1, 2, 16), torch.tensor([3])
-    pages = torch.ones(2, 16, 2, 16, dtype=kernels.dtype)
+    pages = torch.ones(2, 16, 2, 16, dtype=kernels.cache_dtype)
     with pytest.raises(ValueError, match="keys and values"):
         kernels.write(keys, torch.ones(1, 2, 4), pages, pages, places)
     with pytest.raises(ValueError, match="other heads"):
         kernels.write(keys[:, :1], keys[:, :1], pages, pages, places)
+    with pytest.raises(ValueError, match="rows of float32"):
+        kernels.write(keys.bfloat16(), keys.bfloat16(), pages, pages, places)
+    with pytest.raises(ValueError, match="rows of float32"):
+        attended(
+            kernels,
+            keys.bfloat16(),
+            (pages, pages),
+            places[None] * 0,
+            places * 0,
+            places * 0,
+            runs=[0, 1],
+        )
     with pytest.raises(ValueError, match="the kernels' dtype"):
         kernels.write(keys, keys, pages.double(), pages.double(), places)
     with pytest.raises(ValueError, match="fewer heads"):
@@ -251,13 +289,13 @@ def test_a_child_of_fork_has_threads_of_its_own(kernels: Kernels, two_threads: N
 
 def test_weights_keep_their_16_bits_where_the_numbers_do(tmp_path: Path) -> None:
     weight = torch.randn(32, 48)
-    short = linear(weight.bfloat16().float(), None, torch.float32, compiled())
-    assert compiled() is None or isinstance(short, PanelLinear)
-    assert isinstance(linear(weight, None, torch.float32, compiled()), PlainLinear)
+    short = linear(weight.bfloat16().float(), None, torch.float32, compiled(torch.float32))
+    assert compiled(torch.float32) is None or isinstance(short, PanelLinear)
+    assert isinstance(linear(weight, None, torch.float32, compiled(torch.float32)), PlainLinear)
     bias, x = torch.randn(32), torch.randn(3, 48)
     expected = F.linear(x, weight.half().float(), bias)
     assert torch.allclose(
-        linear(weight.half(), bias, torch.float32, compiled())(x), expected, atol=1e-5
+        linear(weight.half(), bias, torch.float32, compiled(torch.float32))(x), expected, atol=1e-5
     )
 
 
@@ -303,7 +341,7 @@ def test_int8_without_the_kernels_is_warned_of(
         start(
             folder, EngineOptions(quantization="int8", device="cpu", kv_cache_gib=0.01, **options)
         )
-    has_none = kernels == "torch" or compiled() is None
+    has_none = kernels == "torch" or compiled(torch.float32) is None
     assert ("int8 makes nothing faster here" in caplog.text) == has_none
 
 
@@ -311,16 +349,16 @@ def test_without_a_compiler_torch_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(building, "instruction_sets", lambda: (building._AVX2,))
+    monkeypatch.setattr(building, "instruction_sets", lambda: (building.AVX2,))
     find = building.compiled.__wrapped__
     monkeypatch.setenv("PATH", "")
-    assert find() is None
+    assert find(torch.float32) is None
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\necho no headers >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level(logging.WARNING):
-        assert find() is None
+        assert find(torch.float32) is None
     assert "no headers" in caplog.text
     assert not list((tmp_path / "headway" / "kernels").iterdir())
 
@@ -328,18 +366,47 @@ def test_without_a_compiler_torch_computes(
 def test_a_library_that_does_not_load_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if compiled() is None:
+    if compiled(torch.float32) is None:
         pytest.skip("no kernels on this machine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    flags = (*building._FLAGS, *instruction_sets()[0])
+    flags = building._flags(instruction_sets()[0], torch.float32)
     library = building._library("cc", building._folder(), flags)
     assert library is not None
     library.write_bytes(b"")
-    assert building.compiled.__wrapped__() is not None
+    assert building.compiled.__wrapped__(torch.float32) is not None
     assert library.stat().st_size
 
 
-@pytest.mark.skipif(not multiplies_bf16(), reason="this processor has nothing but AVX2")
+@pytest.mark.skipif(AVX512 not in instruction_sets(), reason="this processor has no AVX-512")
+def test_without_a_compiler_what_was_compiled_for_avx2_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiled(torch.float32) is None:
+        pytest.skip("no compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert building.built(building.AVX2, torch.float32) is not None
+    monkeypatch.setenv("PATH", "")
+    found = building.compiled.__wrapped__(torch.float32)
+    assert found is not None
+    assert found.is_whole(8)
+
+
+@has_kernels
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_outputs_that_fill_no_panel_are_filled_up_and_cut_off(
+    kernels: Kernels, is_rounded: bool
+) -> None:
+    weight, bias, x = torch.randn(37, 64).bfloat16(), torch.randn(37), torch.randn(5, 64)
+    x = x.bfloat16().float()
+    product = linear(weight, bias, torch.float32, kernels, is_rounded=is_rounded)
+    assert isinstance(product, PanelLinear)
+    assert product.is_filled_up
+    whole, scales = rounded(weight) if is_rounded else (weight, torch.ones(37))
+    expected = F.linear(x, whole.float() * scales[:, None], bias)
+    assert torch.allclose(product(x), expected, atol=1e-4)
+
+
+@pytest.mark.skipif(AVX512 not in instruction_sets(), reason="this processor has nothing but AVX2")
 def test_a_compiler_that_knows_no_avx512_compiles_for_avx2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,9 +427,9 @@ def test_nothing_is_loaded_from_where_others_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(building, "instruction_sets", lambda: (building._AVX2,))
+    monkeypatch.setattr(building, "instruction_sets", lambda: (building.AVX2,))
     folder = tmp_path / "headway" / "kernels"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    assert building.compiled.__wrapped__() is None
+    assert building.compiled.__wrapped__(torch.float32) is None
     assert "others may write" in caplog.text

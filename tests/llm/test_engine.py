@@ -1,5 +1,6 @@
 """The engine against transformers, token by token, in every kind of company."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from headway import machine
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.engine.cache import KvCache, Shape
+from headway.engine.cpu.building import AVX512, Instructions, instruction_sets
 from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
 
@@ -118,12 +120,14 @@ def test_in_bf16_each_token_is_nearly_the_best(
 
 @pytest.mark.parametrize("kind", KERNEL_KINDS)
 def test_with_kernels_of_any_kind_each_logprob_is_the_same_in_any_company(
-    folder_of: Callable[[str], Path], kind: tuple[tuple[str, ...], torch.dtype]
+    folder_of: Callable[[str], Path], kind: tuple[Instructions, torch.dtype]
 ) -> None:
     """To the bit, in bf16 as in float32: alone, in steps of few tokens, and in those of many."""
     folder, dtype, asked = folder_of("qwen2"), kind[1], Sampling(temperature=0.0, logprobs=2)
+    long = tuple((13 * each + 5) % VOCABULARY for each in range(150))
+    prompts = [*PROMPTS, long, (*long[:140], 7)]
     alone = []
-    for prompt in PROMPTS:
+    for prompt in prompts:
         engine = Engine(folder, dtype=dtype, kernels=kernels_of(kind))
         number = engine.submit(prompt, asked)
         engine.run()
@@ -131,7 +135,7 @@ def test_with_kernels_of_any_kind_each_logprob_is_the_same_in_any_company(
         check(folder, prompt, engine.answers[number].tokens, bound=BOUNDS[dtype])
     for step_tokens in (19, 900):
         engine = Engine(folder, dtype=dtype, kernels=kernels_of(kind), step_tokens=step_tokens)
-        numbers = [engine.submit(prompt, asked) for prompt in PROMPTS]
+        numbers = [engine.submit(prompt, asked) for prompt in prompts]
         engine.run()
         assert [engine.answers[number].logprobs for number in numbers] == alone
 
@@ -257,6 +261,23 @@ def test_the_cache_is_zeros_that_begin_at_a_line_of_the_processors(dtype: torch.
         assert torch.equal(pages, torch.zeros(pages.shape, dtype=dtype))
     cache.keys[0].fill_(1.0)
     assert not cache.keys[1].any()
+    child = os.fork()
+    if not child:
+        cache.keys[0].fill_(2.0)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(cache.keys[0], torch.ones(cache.keys[0].shape, dtype=dtype))
+
+
+@pytest.mark.skipif(AVX512 not in instruction_sets(), reason="this processor has no AVX-512")
+@pytest.mark.parametrize(("kind", "lanes"), [("qwen2", 16), ("llama-narrow", 8)])
+def test_rows_too_narrow_for_avx512_are_computed_with_avx2(
+    folder_of: Callable[[str], Path], kind: str, lanes: int
+) -> None:
+    for dtype in ("float32", "bfloat16"):
+        options = EngineOptions(device="cpu", dtype=dtype, kv_cache_gib=0.01)
+        runner: Any = start(folder_of(kind), options)
+        assert runner._kernels.is_whole(8) == (lanes == 8)
 
 
 def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:

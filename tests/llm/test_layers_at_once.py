@@ -10,11 +10,13 @@ from models import KERNEL_KINDS, VOCABULARY, Answer, Engine, build, kernels_of
 from headway.core.generation.sampling import Sampling
 from headway.engine.attention.base import StepLayout
 from headway.engine.cache import Shape
-from headway.engine.cpu.building import compiled
+from headway.engine.cpu.building import Instructions, compiled
 from headway.engine.cpu.layers import LayersAtOnce, Parts
 from headway.engine.linear import PanelLinear
 
-pytestmark = pytest.mark.skipif(compiled() is None, reason="no compiler, or another processor")
+pytestmark = pytest.mark.skipif(
+    compiled(torch.float32) is None, reason="no compiler, or another processor"
+)
 
 
 def answers(folder: Path, *, at_once: bool, **options: Any) -> list[Answer]:
@@ -46,7 +48,7 @@ def test_the_numbers_are_those_of_layer_by_layer(
     kind: str,
     is_rounded: bool,
     step_tokens: int,
-    kernels: tuple[tuple[str, ...], torch.dtype],
+    kernels: tuple[Instructions, torch.dtype],
 ) -> None:
     folder = build(kind, tmp_path)
     torch.set_num_threads(2)
@@ -66,7 +68,7 @@ def test_what_the_kernels_do_not_know_is_computed_layer_by_layer(tmp_path: Path,
 
 
 def test_weights_whose_sizes_do_not_fit_together_are_refused() -> None:
-    kernels = compiled()
+    kernels = compiled(torch.float32)
     assert kernels is not None
 
     def product(outputs: int, inputs: int, bias: int | None = None) -> PanelLinear:
@@ -97,3 +99,5 @@ def test_weights_whose_sizes_do_not_fit_together_are_refused() -> None:
         layers(torch.ones(1, 16), by, layout)
     with pytest.raises(ValueError, match="other heads"):
         layers(torch.ones(1, 32), by, layout._replace(keys=[torch.zeros(2, 16, 2, 16)]))
+    with pytest.raises(ValueError, match="not of the kernels'"):
+        layers(torch.ones(1, 32), by, layout._replace(keys=[keys[0].bfloat16()]))

@@ -14,6 +14,7 @@ import grpc
 import httpx
 import msgspec
 import pytest
+from models import VOCABULARY
 from serving import MOST_S, Serving, serving
 
 import headway
@@ -265,7 +266,8 @@ def _id_of(served: Serving, token: str) -> int:
         if token.startswith("bytes:")
         else token.encode()
     )
-    (found,) = [each for each in range(270) if served.model.language.bytes_of(each) == spelled]
+    language = served.model.language
+    (found,) = [each for each in range(VOCABULARY) if language.bytes_of(each) == spelled]
     return found
 
 

@@ -8,7 +8,7 @@ import torch
 
 from headway.core.generation.limits import Limits
 
-# Not shared with forks of this process; Windows has none.
+# Not shared with forks of this process; Windows has no such flag, and no forks.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 

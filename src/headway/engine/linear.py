@@ -1,4 +1,5 @@
-"""Products with weights, each in the form that this machine multiplies fastest without changing it.
+"""Products with weights, each in the form that this machine multiplies fastest. Nothing is rounded
+unless bf16 or 8 bits are asked for.
 
 On a CPU a step of few tokens waits for its weights to come from memory. So weights that are exactly
 fp16 or bf16 (most published models' are, and GGUF's here) keep their 16 bits, packed once for the
@@ -10,8 +11,9 @@ processor multiplies it, rows are rounded, too, and a product takes half the tim
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 
-from headway.engine.cpu.kernels import WIDTH, Kernels
+from headway.engine.cpu.kernels import Kernels
 
 
 class Linear(Protocol):
@@ -28,15 +30,13 @@ def linear(
 ) -> Linear:
     """A product with `[out, in]` weights on rows of this dtype, which is float32 where there are
     kernels; rounded: to 8 bits."""
-    if len(weight) % WIDTH:
-        kernels = None  # they give so many outputs at a time
     if is_rounded:
         weight, scales = rounded(weight)
         if kernels is not None:
             return PanelLinear(kernels, weight, scales, bias)
         weight = weight * scales[:, None]
     elif kernels is not None:
-        short = _in_16_bits(weight, kernels.dtype)
+        short = _in_16_bits(weight, kernels.cache_dtype)
         if short is not None:
             return PanelLinear(kernels, short, None, bias)
     if dtype == torch.float32 and HalfLinear.runs() and _is_exact(weight, torch.float16):
@@ -84,11 +84,18 @@ class PanelLinear:
     ) -> None:
         self._multiply = kernels.multiply
         self.panels = kernels.panels(weight)
-        self.scales = scales
+        self._outputs = len(weight)
+        missing = self.panels.outputs - len(weight)
+        self.scales = scales if scales is None else F.pad(scales, (0, missing))
         self.bias = None if bias is None else bias.float()
 
+    @property
+    def is_filled_up(self) -> bool:
+        """Has its kernel more outputs than it?"""
+        return self.panels.outputs > self._outputs
+
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        product = self._multiply(hidden, self.panels, self.scales)
+        product = self._multiply(hidden, self.panels, self.scales)[:, : self._outputs]
         return product if self.bias is None else product.add_(self.bias)
 
 

@@ -1,6 +1,7 @@
 """Make an engine from a folder: how precise, how many blocks, what else follows from the model."""
 
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     dtype = dtype_of(options.dtype)
     context = _context(folder, options)
     is_rounded = options.quantization == "int8"
-    kernels = compiled(dtype) if options.kernels == "auto" else None
+    kernels = compiled(dtype, _common_width(folder)) if options.kernels == "auto" else None
     decoder = load(
         folder,
         dtype=dtype,
@@ -108,6 +109,14 @@ def _threads() -> int:
     stopped for the rest of a tenth of a second when it has used its share."""
     there: int = torch.get_num_threads()
     return max(1, min(there, round(container_cores() or there)))
+
+
+def _common_width(folder: Path) -> int:
+    """What all rows' widths are multiples of."""
+    config = read_config(folder)
+    heads, hidden = (config.get(name) or 0 for name in ("num_attention_heads", "hidden_size"))
+    head = config.get("head_dim") or (hidden // heads if heads else 0)
+    return math.gcd(hidden, config.get("intermediate_size") or 0, head)
 
 
 def _context(folder: Path, options: EngineOptions) -> int:

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+const int most_page = MOST_PAGE, most_features = MOST_FEATURES;  // for Python
+
 enum { LEAST_ROWS = 8, MOST_ROWS = 32 };  // of a prompt, that a thread takes at a time
 
 struct item {  // some rows of a run, for some heads

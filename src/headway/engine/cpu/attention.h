@@ -6,7 +6,7 @@
 
 #include "common.h"
 
-enum { MOST_PAGE = 256 };  // tokens; pages have a multiple of four
+enum { MOST_PAGE = 256, MOST_FEATURES = 256 };  // tokens, a multiple of four; and of a head
 
 struct attention {
     const float *queries;
@@ -30,9 +30,9 @@ INLINE float weigh(struct query *query, float *scores, long tokens, long vectors
     for (long t = tokens; t < LANES * vectors; t++) scores[t] = -INFINITY;
     floats tops = load(scores), sum = zeros();
     for (long v = 1; v < vectors; v++) tops = larger(tops, load(scores + LANES * v));
-    const float top = most_of(tops), most = top > query->most ? top : query->most;
+    const float top = max_of(tops), most = top > query->most ? top : query->most;
     for (long v = 0; v < vectors; v++) {
-        const floats part = exponential(load(scores + LANES * v) - all(most));
+        const floats part = exponential(load(scores + LANES * v) - broadcast(most));
         store(scores + LANES * v, part);
         sum += part;
     }
@@ -47,7 +47,14 @@ INLINE float weigh(struct query *query, float *scores, long tokens, long vectors
 INLINE floats kept_of(const float *found, float kept)
 {
     if (!kept) return zeros();
-    return load(found) * all(kept);
+    return load(found) * broadcast(kept);
+}
+
+// Where a token's key or value begins, of that head.
+INLINE size_t place_of(const struct attention *given, const int64_t *table, long token, long head)
+{
+    const size_t page = (size_t)table[token / given->page];
+    return ((page * given->page + token % given->page) * given->heads + head) * given->features;
 }
 
 INLINE void fetch(const cell *row, long cells)

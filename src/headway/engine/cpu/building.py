@@ -1,6 +1,6 @@
 """Compile the kernels once for each version of them, and load them.
 
-Where that cannot be done (no compiler, another processor), torch computes the same, more slowly.
+Where that cannot be done (no compiler, another processor), torch computes instead, more slowly.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -21,29 +22,61 @@ from headway.engine.cpu.kernels import Kernels
 _SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 # No contraction: whether a sum is rounded once or twice must not depend on the tile it is in.
 _FLAGS = ("-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-pthread")
-_AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_AVX512 = (*_AVX2, *(f"-mavx512{each}" for each in ("f", "bw", "dq", "vl", "bf16")))
 _LIMIT_S = 120.0  # a compilation takes a second or two
 _log = logging.getLogger(__name__)
 
 
+class Instructions(NamedTuple):
+    """What a processor may have."""
+
+    name: str
+    flags: tuple[str, ...]  # the compiler's
+    lanes: int  # floats that are computed together: a row's width must be a multiple
+
+
+_COMMON = ("-mavx2", "-mfma", "-mf16c")
+AVX2 = Instructions("AVX2", _COMMON, 8)
+AVX512 = Instructions(
+    "AVX-512", (*_COMMON, *(f"-mavx512{each}" for each in ("f", "bw", "dq", "vl", "bf16"))), 16
+)
+
+
 @functools.cache
-def compiled(dtype: torch.dtype = torch.float32) -> Kernels | None:
-    """The kernels for a KV cache of this dtype, compiled now if they never were; None: not on this
-    machine."""
-    said: object = ""
-    for instructions in instruction_sets():
+def compiled(dtype: torch.dtype, width: int = 16) -> Kernels | None:
+    """The kernels for a KV cache of this dtype and rows whose widths are multiples of that one,
+    compiled now if they never were; None: not on this machine."""
+    said: object = None
+    has_compiler = True
+    for instructions in _best_first(width):
         try:
             kernels = built(instructions, dtype)
-            if kernels is None:
-                _log.info("no C compiler was found: answers come more slowly than they could")
-            return kernels
+            if kernels is not None:
+                return kernels
+            has_compiler = False
         # RuntimeError: this user has no home folder.
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             said = getattr(error, "stderr", None) or error
-    if said:
+            _log.info("no kernels for %s: %s", instructions.name, said)
+    if said is not None:
         _log.warning("the CPU's kernels could not be compiled, so torch computes: %s", said)
+    elif not has_compiler:
+        _log.info("no C compiler was found: answers come more slowly than they could")
     return None
+
+
+def _best_first(width: int) -> list[Instructions]:
+    """Those that compute all rows before those that leave some of them to torch."""
+    return sorted(instruction_sets(), key=lambda each: bool(width % each.lanes))
+
+
+def instruction_sets() -> tuple[Instructions, ...]:
+    """What this CPU has, the fastest first; none: the kernels cannot run."""
+    level = torch.backends.cpu.get_cpu_capability()
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return ()
+    if level == "AVX512" and multiplies_bf16():
+        return (AVX512, AVX2)  # an old compiler knows only the latter
+    return (AVX2,) if level in ("AVX2", "AVX512") else ()
 
 
 def multiplies_bf16() -> bool:
@@ -51,18 +84,10 @@ def multiplies_bf16() -> bool:
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
-def instruction_sets() -> tuple[tuple[str, ...], ...]:
-    """The compiler's flags for what this CPU has, the best first; none: the kernels cannot run."""
-    has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    if not has_avx2 or platform.system() != "Linux" or platform.machine() != "x86_64":
-        return ()
-    return (_AVX512, _AVX2) if multiplies_bf16() else (_AVX2,)  # an old compiler knows only AVX2
-
-
-def built(instructions: tuple[str, ...], dtype: torch.dtype) -> Kernels | None:
-    """None: they never were compiled, and there is no compiler."""
+def built(instructions: Instructions, dtype: torch.dtype) -> Kernels | None:
+    """The kernels of one kind, compiled if they never were; None: there is no compiler for that."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    flags = (*_FLAGS, *instructions, *(["-DBRAIN"] if dtype == torch.bfloat16 else []))
+    flags = _flags(instructions, dtype)
     library = _library(compiler, _folder(), flags)
     if library is None:
         return None
@@ -74,6 +99,11 @@ def built(instructions: tuple[str, ...], dtype: torch.dtype) -> Kernels | None:
         if again is None:
             raise
         return Kernels(ctypes.CDLL(str(again)))
+
+
+def _flags(instructions: Instructions, dtype: torch.dtype) -> tuple[str, ...]:
+    of_cache = ("-DCACHE_BF16",) if dtype == torch.bfloat16 else ()
+    return (*_FLAGS, *instructions.flags, *of_cache)
 
 
 def _folder() -> Path:

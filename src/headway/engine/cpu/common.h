@@ -20,14 +20,14 @@ typedef void (*work_t)(void *given, long thread, long threads);
 __attribute__((visibility("hidden"))) void on_threads(work_t work, void *given, long cost,
                                                       long threads);
 
-enum kind { HALF, BRAIN_WIDENED, INT8, BRAIN_PAIRS };  // of weights
+enum kind { HALF, BF16_WIDENED, INT8, BF16_PAIRS };  // of weights
 
 // Called from Python and from layers.c.
 void multiply(const char *weights, const float *scales, const void *x, float *y, long rows,
               long outputs, long inputs, int kind, long threads);
 void normalize(const float *x, const float *weight, float *y, long rows, long width, float epsilon,
                long threads);
-void shorten(const float *x, uint16_t *y, long rows, long width, long threads);
+void round_to_bf16(const float *x, uint16_t *y, long rows, long width, long threads);
 void gate(const float *gate_up, float *y, long rows, long width, long threads);
 void rotate(float *heads, const float *by, long rows, long count, long width, long stride,
             long threads);

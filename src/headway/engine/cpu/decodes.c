@@ -25,41 +25,37 @@ struct bunch {  // queries of one head, and what they find in the stretch: score
 // Rows that are fetched between the steps of the computation on others: pages lie anywhere, so the
 // processor cannot guess where the next one is. All at once would be no gain: it waits for some
 // twenty of them at a time.
-struct ahead {
+struct fetched {
     const cell *row;
     long left, cells, stride;  // rows; cells of a row that are needed; cells between two rows
     long rows, steps, due;     // so many rows in so many steps; what is due of them, in 1 / steps
 };
 
-INLINE void fetch_some(struct ahead *ahead)
+INLINE void fetch_some(struct fetched *rows)
 {
-    for (ahead->due += ahead->rows; ahead->due >= ahead->steps && ahead->left; ahead->left--) {
-        fetch(ahead->row, ahead->cells);
-        ahead->row += ahead->stride;
-        ahead->due -= ahead->steps;
+    for (rows->due += rows->rows; rows->due >= rows->steps && rows->left; rows->left--) {
+        fetch(rows->row, rows->cells);
+        rows->row += rows->stride;
+        rows->due -= rows->steps;
     }
 }
 
 INLINE long stride_of(const struct attention *given) { return given->heads * given->features; }
 
-// Where a page's row begins, of the stretch's heads.
-INLINE size_t place_of(const struct stretch *stretch, long page)
+// Where a page begins, for the stretch's heads.
+INLINE size_t page_at(const struct stretch *stretch, long page)
 {
     const struct attention *given = stretch->given;
-    return (size_t)stretch->table[page] * given->page * stride_of(given) +
-           stretch->head * given->features;
+    return place_of(given, stretch->table, page * given->page, stretch->head);
 }
 
-INLINE struct ahead rows_of(const struct stretch *stretch, const cell *pages, long page, long steps)
+INLINE struct fetched rows_of(const struct stretch *stretch, const cell *pages, long page,
+                              long steps)
 {
     const struct attention *given = stretch->given;
-    return (struct ahead){pages + place_of(stretch, page),
-                          given->page,
-                          stretch->heads * given->features,
-                          stride_of(given),
-                          given->page,
-                          steps,
-                          0};
+    const long rows = given->page, cells = stretch->heads * given->features;
+    const cell *first = pages + page_at(stretch, page);
+    return (struct fetched){first, rows, cells, stride_of(given), rows, steps, 0};
 }
 
 // Some queries' products with the keys of four tokens.
@@ -85,12 +81,12 @@ INLINE void four_scores(const int count, const struct attention *given, const st
 
 // The scores of a page's unused places are computed, for its memory is there, and then have no weight.
 INLINE void page_scores(const int count, const struct stretch *stretch, const struct bunch *bunch,
-                        long page, struct ahead *next_keys, struct ahead *own_values)
+                        long page, struct fetched *next_keys, struct fetched *own_values)
 {
     const struct attention *given = stretch->given;
     const long first = page * given->page, left = stretch->tokens - first;
     const long tokens = left < given->page ? left : given->page;
-    const cell *keys = given->keys + place_of(stretch, page) + bunch->head * given->features;
+    const cell *keys = given->keys + page_at(stretch, page) + bunch->head * given->features;
     for (long t = 0; t < tokens; t += 4) {
         fetch_some(next_keys);
         fetch_some(own_values);
@@ -111,11 +107,11 @@ INLINE void values_at(const int count, const int vectors, const struct stretch *
             sums[q][v] = kept_of(queries[q].to + i + LANES * v, bunch->kept[q]);
     for (long first = 0; first < stretch->tokens; first += given->page) {
         const long left = stretch->tokens - first, tokens = left < given->page ? left : given->page;
-        const cell *row = given->values + place_of(stretch, first / given->page) +
+        const cell *row = given->values + page_at(stretch, first / given->page) +
                           bunch->head * given->features + i;
         for (long t = first; t < first + tokens; t++, row += stride_of(given)) {
             floats weights[BUNCH];
-            for (int q = 0; q < count; q++) weights[q] = all(bunch->weights[q][t]);
+            for (int q = 0; q < count; q++) weights[q] = broadcast(bunch->weights[q][t]);
             for (int v = 0; v < vectors; v++) {
                 const floats value = load_cells(row + LANES * v);
                 for (int q = 0; q < count; q++) sums[q][v] = fma_of(weights[q], value, sums[q][v]);
@@ -136,7 +132,7 @@ INLINE void values_of(const int count, const struct stretch *stretch, const stru
 }
 
 static void score_page(const struct stretch *stretch, const struct bunch *bunch, long page,
-                       struct ahead *next_keys, struct ahead *own_values)
+                       struct fetched *next_keys, struct fetched *own_values)
 {
     switch (bunch->count) {
     case 1: page_scores(1, stretch, bunch, page, next_keys, own_values); break;
@@ -172,7 +168,7 @@ static void attend_stretch(const struct stretch *stretch, struct query *queries,
         }
     for (long number = 0; number < pages; number++) {
         const long steps = made * page / 4;
-        struct ahead next_keys = {0}, own_values = rows_of(stretch, given->values, number, steps);
+        struct fetched next_keys = {0}, own_values = rows_of(stretch, given->values, number, steps);
         if (number + 1 < pages || has_more)
             next_keys = rows_of(stretch, given->keys, number + 1, steps);
         for (long bunch = 0; bunch < made; bunch++)

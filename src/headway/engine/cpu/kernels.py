@@ -9,7 +9,7 @@ _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ct
 _ARGUMENTS = {
     "multiply": [*[_POINTER] * 4, *[_LONG] * 3, _INT, _LONG],
     "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
-    "shorten": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
+    "round_to_bf16": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
     "write_rows": [*[_POINTER] * 5, *[_LONG] * 4],
@@ -17,49 +17,48 @@ _ARGUMENTS = {
     "attend": [*[_POINTER] * 8, *[_LONG] * 8, _FLOAT, _LONG],
 }
 _KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}  # of weights, widened to float32
-_BRAIN_PAIRS = 3  # bf16 weights that the processor multiplies by rows of bf16
-_PAGES = {4: torch.float32, 2: torch.bfloat16}
-WIDTH = 16  # outputs of a panel
-_MOST_PAGE = 256  # tokens
-_MOST_FEATURES = 256
+_BF16_PAIRS = 3  # bf16 weights that the processor multiplies by rows of bf16
+_AVX512_LANES = 16
+_CACHE_DTYPES = {4: torch.float32, 2: torch.bfloat16}
 
 
 class Panels(NamedTuple):
-    """Weights as the kernels take them: `WIDTH` outputs at a time."""
+    """Weights as the kernels take them: some outputs at a time, the last filled up with zeros."""
 
     data: torch.Tensor
     kind: int
-    outputs: int
+    outputs: int  # with those that are filled up
     inputs: int
 
     @property
     def takes_bf16(self) -> bool:
         """Rows are rounded to bf16 before they are multiplied."""
-        return self.kind == _BRAIN_PAIRS
+        return self.kind == _BF16_PAIRS
 
 
 class Kernels:
     def __init__(self, library: ctypes.CDLL) -> None:
         functions = {name: _function(library, name) for name in _ARGUMENTS}
         self._multiply, self._normalize = functions["multiply"], functions["normalize"]
-        self._shorten = functions["shorten"]
+        self._round_to_bf16 = functions["round_to_bf16"]
         self._gate, self._rotate = functions["gate"], functions["rotate"]
         self._write, self._attend = functions["write_rows"], functions["attend"]
         self.run_layers = functions["run_layers"]  # see LayersAtOnce
         self._lanes = _constant(library, "lanes")  # floats that are computed together
-        self._multiplies_bf16 = bool(_constant(library, "multiplies_pairs"))
-        self.dtype = _PAGES[_constant(library, "cell_bytes")]  # of what is kept in the KV cache
+        self._panel_width = _constant(library, "panel_width")
+        self._most_page = _constant(library, "most_page")  # tokens
+        self._most_features = _constant(library, "most_features")
+        self.cache_dtype = _CACHE_DTYPES[_constant(library, "cell_bytes")]
 
     def panels(self, weight: torch.Tensor) -> Panels:
         """Of `[out, in]` weights of 16 or 8 bits."""
+        weight = _filled_up(weight, self._panel_width)
         outputs, inputs = weight.shape
-        is_bf16 = weight.dtype == self.dtype == torch.bfloat16
-        if is_bf16 and self._multiplies_bf16 and self.is_whole(inputs):
-            data = weight.view(outputs // WIDTH, WIDTH, inputs // 2, 2)
-            kind = _BRAIN_PAIRS
-        else:
-            data = weight.view(outputs // WIDTH, WIDTH, inputs)
-            kind = _KINDS[weight.dtype]
+        is_bf16 = weight.dtype == self.cache_dtype == torch.bfloat16
+        data = weight.view(outputs // self._panel_width, self._panel_width, inputs)
+        kind = _KINDS[weight.dtype]
+        if is_bf16 and self._lanes == _AVX512_LANES and self.is_whole(inputs):
+            data, kind = data.unflatten(2, (inputs // 2, 2)), _BF16_PAIRS
         return Panels(data.transpose(1, 2).contiguous(), kind, outputs, inputs)
 
     def is_whole(self, width: int) -> bool:
@@ -71,7 +70,8 @@ class Kernels:
     ) -> torch.Tensor:
         """Rows by weights, of 16 bits or of 8 with a scale for each output."""
         _fits(x.shape[-1] == panels.inputs > 0, "a row has another width than the weights")
-        x = self._shortened(x) if panels.takes_bf16 else x.contiguous()
+        _fits(x.dtype == torch.float32, _ROWS)
+        x = self._rounded(x) if panels.takes_bf16 else x.contiguous()
         y = torch.empty((len(x), panels.outputs), dtype=torch.float32)
         self._multiply(
             panels.data.data_ptr(),
@@ -86,15 +86,16 @@ class Kernels:
         )
         return y
 
-    def _shortened(self, x: torch.Tensor) -> torch.Tensor:
-        """As bf16: as torch rounds, but for numbers next to nothing, which become nothing."""
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
+        """To bf16, as torch rounds; but subnormal numbers become zero."""
         x = x.contiguous()
         y = torch.empty_like(x, dtype=torch.bfloat16)
-        self._shorten(x.data_ptr(), y.data_ptr(), *x.shape, torch.get_num_threads())
+        self._round_to_bf16(x.data_ptr(), y.data_ptr(), *x.shape, torch.get_num_threads())
         return y
 
     def normalize(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """RMS norm of each row."""
+        _fits(x.dtype == weight.dtype == torch.float32, _ROWS)
         x = x.contiguous()
         y = torch.empty_like(x)
         width = x.shape[-1]
@@ -115,6 +116,7 @@ class Kernels:
         """silu(gate) × up, the two halves of each row."""
         rows, both = gate_up.shape
         self._check(both // 2)
+        _fits(gate_up.dtype == torch.float32, _ROWS)
         y = torch.empty((rows, both // 2), dtype=torch.float32)
         threads = torch.get_num_threads()
         self._gate(gate_up.data_ptr(), y.data_ptr(), rows, both // 2, threads)
@@ -125,6 +127,7 @@ class Kernels:
         rows, there, features = heads.shape
         _fits(there >= count, "there are fewer heads than the configuration says")
         self._check(features)
+        _fits(heads.dtype == torch.float32 and by.dtype == torch.complex64, _ROWS)
         self._rotate(
             heads.data_ptr(),
             by.data_ptr(),
@@ -149,7 +152,9 @@ class Kernels:
         _fits(is_alike, "keys and values have other sizes")
         _fits(key_pages.shape[2:] == (heads, features), "a token has other heads than a page")
         self._check(features)
-        _fits(key_pages.dtype == self.dtype, "the pages are not of the kernels' dtype")
+        _fits(keys.dtype == values.dtype == torch.float32, _ROWS)
+        is_cache = key_pages.dtype == value_pages.dtype == self.cache_dtype
+        _fits(is_cache, "the pages are not of the kernels' dtype")
         if keys.stride() != values.stride() or keys.stride()[1:] != (features, 1):
             keys, values = keys.contiguous(), values.contiguous()
         self._write(
@@ -186,7 +191,9 @@ class Kernels:
         _, heads, features = queries.shape
         _, page, kv_heads, _ = keys.shape
         _fits(not heads % kv_heads, "the heads are no multiple of the heads of keys")
-        _fits(self.attends(keys), "pages like these are not among the kernels")
+        is_alike = keys.shape == values.shape and keys.dtype == values.dtype
+        _fits(self.attends(keys) and is_alike, "pages like these are not among the kernels")
+        _fits(queries.dtype == out.dtype == torch.float32 and out.is_contiguous(), _ROWS)
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),
@@ -211,12 +218,21 @@ class Kernels:
     def attends(self, keys: torch.Tensor) -> bool:
         """Is attention over pages of this kind and these sizes among the kernels?"""
         _, page, _, features = keys.shape
-        has_room = page <= _MOST_PAGE and not page % 4
-        is_known = features <= _MOST_FEATURES and self.is_whole(features)
-        return keys.dtype == self.dtype and has_room and is_known
+        has_room = page <= self._most_page and not page % 4
+        is_known = features <= self._most_features and self.is_whole(features)
+        return keys.dtype == self.cache_dtype and has_room and is_known
 
     def _check(self, width: int) -> None:
         _fits(self.is_whole(width), "rows of this width are not among the kernels")
+
+
+_ROWS = "rows of float32 are expected"
+
+
+def _filled_up(weight: torch.Tensor, width: int) -> torch.Tensor:
+    """With outputs of zeros, up to a multiple of the width."""
+    missing = -len(weight) % width
+    return torch.cat([weight, weight.new_zeros(missing, weight.shape[1])]) if missing else weight
 
 
 def _fits(does: bool, wrong: str) -> None:

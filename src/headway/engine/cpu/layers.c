@@ -55,8 +55,8 @@ static void add(float *to, const float *x, const struct step *step, long width, 
 static void multiply_by(const struct matrix *by, const float *x, float *y, const struct step *step)
 {
     const void *rows = x;
-    if (by->kind == BRAIN_PAIRS) {
-        shorten(x, step->pairs, step->rows, by->inputs, step->threads);
+    if (by->kind == BF16_PAIRS) {
+        round_to_bf16(x, step->pairs, step->rows, by->inputs, step->threads);
         rows = step->pairs;
     }
     multiply(by->weights, by->scales, rows, y, step->rows, by->outputs, by->inputs, by->kind,

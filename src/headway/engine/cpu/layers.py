@@ -89,7 +89,7 @@ class LayersAtOnce:
         self._epsilon = epsilon
         self._kv_heads, self._features = shape.kv_heads, shape.head_size
         self._width = width
-        self._dtype = kernels.dtype  # of the pages
+        self._cache_dtype = kernels.cache_dtype
         qkv, both = layers[0].qkv.panels.outputs, layers[0].gate_up.panels.outputs
         self._heads = qkv // shape.head_size - 2 * shape.kv_heads
         attended = self._heads * shape.head_size
@@ -142,8 +142,10 @@ class LayersAtOnce:
         """Another cache: a call that runs now keeps the pages that it was given."""
         layers = (_Layer * len(self._parts))(*map(_layer_of, self._parts))
         for layer, keys, values in zip(layers, layout.keys, layout.values, strict=True):
-            if keys.shape[2:] != (self._kv_heads, self._features) or keys.dtype != self._dtype:
-                raise ValueError("a page has other heads than the decoder, or another dtype")
+            if keys.shape[2:] != (self._kv_heads, self._features) or keys.shape != values.shape:
+                raise ValueError("a page has other heads than the decoder")
+            if keys.dtype != self._cache_dtype or values.dtype != self._cache_dtype:
+                raise ValueError(f"a page is not of the kernels' {self._cache_dtype}")
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
         self._layers, self._pages = layers, layout.keys
 

@@ -5,9 +5,12 @@
 // inputs at a time, and so do the rows: [panel][input / 2][WIDTH][2]. Either way a step takes four
 // bytes of a row. Sums run over some steps at a time, for which a panel stays in the cache.
 
+#include <stdlib.h>
+
 #include "common.h"
 
 enum { WIDTH = 16, VECTORS = WIDTH / LANES };  // outputs of a panel; vectors of them
+const int panel_width = WIDTH;                 // for Python
 enum { TALLEST = 6, ABREAST = LANES == 16 ? 4 : 1 };  // rows by panels: whose sums fit into registers
 enum { WIDEST = 4 };                                  // panels, of few rows
 enum { DEEPEST = 640, HEIGHT = 96, AHEAD = 1536 };
@@ -25,20 +28,20 @@ struct product {
 };
 
 // Of a weight, or of a pair of them.
-INLINE size_t size_of(enum kind kind) { return kind == INT8 ? 1 : kind == BRAIN_PAIRS ? 4 : 2; }
+INLINE size_t size_of(enum kind kind) { return kind == INT8 ? 1 : kind == BF16_PAIRS ? 4 : 2; }
 
 INLINE floats widened(enum kind kind, const char *at)
 {
     if (kind == HALF) return from_half(at);
     if (kind == INT8) return from_int8(at);
-    if (kind == BRAIN_WIDENED) return from_brain(at);
+    if (kind == BF16_WIDENED) return from_bf16(at);
     return load((const float *)at);
 }
 
 INLINE floats added(enum kind kind, floats value, floats weights, floats sum)
 {
 #ifdef __AVX512BF16__
-    if (kind == BRAIN_PAIRS) return add_pairs(weights, value, sum);
+    if (kind == BF16_PAIRS) return add_pairs(weights, value, sum);
 #endif
     (void)kind;
     return fma_of(value, weights, sum);
@@ -77,7 +80,7 @@ INLINE void tile(const enum kind kind, const int rows, const int panels,
                 wide[VECTORS * p + v] = widened(kind, at + v * size / VECTORS);
         }
         for (int r = 0; r < rows; r++) {
-            const floats value = all(x[r * given->steps + i]);
+            const floats value = broadcast(x[r * given->steps + i]);
             for (int v = 0; v < VECTORS * panels; v++)
                 sums[r][v] = added(kind, value, wide[v], sums[r][v]);
         }
@@ -196,9 +199,13 @@ static void multiply_on_thread(void *work, long thread, long threads)
         end = end * ABREAST < panels ? end * ABREAST : panels;
         switch (given->kind) {
         case HALF: multiply_panels(HALF, given, begin, end); break;
-        case BRAIN_WIDENED: multiply_panels(BRAIN_WIDENED, given, begin, end); break;
+        case BF16_WIDENED: multiply_panels(BF16_WIDENED, given, begin, end); break;
         case INT8: multiply_panels(INT8, given, begin, end); break;
-        case BRAIN_PAIRS: multiply_panels(BRAIN_PAIRS, given, begin, end); break;
+#ifdef __AVX512BF16__
+        case BF16_PAIRS: multiply_panels(BF16_PAIRS, given, begin, end); break;
+#else
+        case BF16_PAIRS: abort();  // Python asks for none
+#endif
         }
     }
 }
@@ -206,7 +213,7 @@ static void multiply_on_thread(void *work, long thread, long threads)
 void multiply(const char *weights, const float *scales, const void *x, float *y, long rows,
               long outputs, long inputs, int kind, long threads)
 {
-    const long steps = kind == BRAIN_PAIRS ? inputs / 2 : inputs;
+    const long steps = kind == BF16_PAIRS ? inputs / 2 : inputs;
     struct product given = {weights, scales, x, y, rows, outputs, steps, kind, 0};
     on_threads(multiply_on_thread, &given, rows * outputs * steps, threads);
 }

@@ -1,11 +1,11 @@
 // A prompt's rows: a block of tokens at a time, for all their queries.
 //
-// As products of matrices: a block's keys are turned so that a vector holds one feature of eight
+// As products of matrices: a block's keys are turned so that a vector holds one feature of LANES
 // tokens. A row's sums have the same order however the prompt is cut.
 
 #include "attention.h"
 
-enum { ACROSS = 4, BLOCK = ACROSS * LANES, ABREAST = LANES == 16 ? 6 : 3, MOST_FEATURES = 256 };
+enum { ACROSS = 4, BLOCK = ACROSS * LANES, ABREAST = LANES == 16 ? 6 : 3 };
 
 struct block {
     const cell *keys[BLOCK], *values[BLOCK];  // of each token
@@ -37,13 +37,6 @@ INLINE void turn(struct block *block, long token, long i)
     }
 }
 
-// Where a token's key and value begin.
-INLINE size_t place_of(const struct attention *given, const int64_t *table, long token, long head)
-{
-    const size_t page = (size_t)table[token / given->page];
-    return ((page * given->page + token % given->page) * given->heads + head) * given->features;
-}
-
 INLINE void gather(struct block *block, const struct attention *given, const int64_t *table,
                    long first, long tokens, long head)
 {
@@ -65,14 +58,14 @@ INLINE void block_scores(const int count, const struct block *block, const struc
         for (int v = 0; v < ACROSS; v++) sums[q][v] = zeros();
     for (long i = 0; i < features; i++) {
         floats value[ABREAST];
-        for (int q = 0; q < count; q++) value[q] = all(queries[q].from[i]);
+        for (int q = 0; q < count; q++) value[q] = broadcast(queries[q].from[i]);
         for (int v = 0; v < ACROSS; v++) {
             const floats keys = load(block->turned[i] + LANES * v);
             for (int q = 0; q < count; q++) sums[q][v] = fma_of(value[q], keys, sums[q][v]);
         }
     }
     for (int q = 0; q < count; q++)
-        for (int v = 0; v < ACROSS; v++) store(scores[q] + LANES * v, sums[q][v] * all(scale));
+        for (int v = 0; v < ACROSS; v++) store(scores[q] + LANES * v, sums[q][v] * broadcast(scale));
 }
 
 // The values' sums by some queries' weights, of some vectors of features from `i` on.
@@ -85,7 +78,7 @@ INLINE void block_values(const int count, const int vectors, const struct block 
             sums[q][v] = kept_of(queries[q].to + i + LANES * v, kept[q]);
     for (long t = 0; t < block->tokens; t++) {
         floats weight[ABREAST];
-        for (int q = 0; q < count; q++) weight[q] = all(weights[q][t]);
+        for (int q = 0; q < count; q++) weight[q] = broadcast(weights[q][t]);
         for (int v = 0; v < vectors; v++) {
             const floats values = load_cells(block->values[t] + i + LANES * v);
             for (int q = 0; q < count; q++) sums[q][v] = fma_of(weight[q], values, sums[q][v]);
@@ -125,6 +118,7 @@ void attend_rows(const struct attention *given, struct query *queries, const int
         gather(&block, given, table, done, left < BLOCK ? left : BLOCK, head);
         for (long q = 0, taken; q < count; q += taken) {
             long tokens[ABREAST];
+            // As many as registers hold sums for; of those left over, 3 are usual: they share a head.
             taken = count - q >= ABREAST ? ABREAST : count - q > 3 ? 3 : count - q;
             for (long each = 0; each < taken; each++) {
                 long own = start + (q + each) / given->group + 1 - done;

@@ -3,7 +3,7 @@
 #include "common.h"
 
 // How these kernels were compiled, for Python.
-const int lanes = LANES, cell_bytes = sizeof(cell), multiplies_pairs = LANES == 16;
+const int lanes = LANES, cell_bytes = sizeof(cell);
 
 struct rows {
     const float *x, *by;
@@ -26,7 +26,7 @@ static void normalize_on_thread(void *work, long thread, long threads)
             squares[i / LANES % 2] = fma_of(value, value, squares[i / LANES % 2]);
         }
         const float mean = sum_of(squares[0] + squares[1]) / width;
-        const floats scale = all(1.0f / sqrtf(mean + given->epsilon));
+        const floats scale = broadcast(1.0f / sqrtf(mean + given->epsilon));
         for (long i = 0; i < width; i += LANES)
             store(y + i, load(x + i) * scale * load(given->by + i));
     }
@@ -40,20 +40,20 @@ void normalize(const float *x, const float *weight, float *y, long rows, long wi
     on_threads(normalize_on_thread, &given, rows * width, threads);
 }
 
-static void shorten_on_thread(void *work, long thread, long threads)
+static void round_on_thread(void *work, long thread, long threads)
 {
     const struct rows *given = work;
     long begin, end, width = given->width;
     share(given->rows, thread, threads, &begin, &end);
     for (long i = begin * width; i < end * width; i += LANES)
-        to_brain((uint16_t *)given->y + i, load(given->x + i));
+        to_bf16((uint16_t *)given->y + i, load(given->x + i));
 }
 
 // Rows as bf16.
-void shorten(const float *x, uint16_t *y, long rows, long width, long threads)
+void round_to_bf16(const float *x, uint16_t *y, long rows, long width, long threads)
 {
     struct rows given = {x, NULL, (float *)y, rows, width, width, 0, 0};
-    on_threads(shorten_on_thread, &given, rows * width, threads);
+    on_threads(round_on_thread, &given, rows * width, threads);
 }
 
 static void gate_on_thread(void *work, long thread, long threads)
@@ -65,7 +65,7 @@ static void gate_on_thread(void *work, long thread, long threads)
         const float *gate = given->x + 2 * row * width, *up = gate + width;
         float *y = given->y + row * width;
         for (long i = 0; i < width; i += LANES) {
-            const floats x = load(gate + i), below = all(1.0f) + exponential(zeros() - x);
+            const floats x = load(gate + i), below = broadcast(1.0f) + exponential(zeros() - x);
             store(y + i, x / below * load(up + i));
         }
     }

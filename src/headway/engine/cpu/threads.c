@@ -120,7 +120,7 @@ void on_threads(work_t work, void *given, long cost, long threads)
 {
     threads = threads < MOST_THREADS ? threads : MOST_THREADS;
     if (cost < LEAST || threads < 2 || pthread_mutex_trylock(&team.busy)) {
-        work(given, 0, 1);  // or another engine of this process has the threads
+        work(given, 0, 1);  // or another engine with the same kernels has the threads
         return;
     }
     if (team.workers < threads - 1) start_workers(threads);

@@ -1,6 +1,6 @@
 // Several floats at a time: sixteen where the processor multiplies bf16 itself (AVX-512), else eight.
 //
-// And how a number is kept in the KV cache: as bf16 where BRAIN is defined, else as a float.
+// And how a number is kept in the KV cache: as bf16 where CACHE_BF16 is defined, else as a float.
 
 #pragma once
 
@@ -15,7 +15,7 @@ enum { LANES = 16 };
 typedef __m512 floats;
 
 INLINE floats zeros(void) { return _mm512_setzero_ps(); }
-INLINE floats all(float x) { return _mm512_set1_ps(x); }
+INLINE floats broadcast(float x) { return _mm512_set1_ps(x); }
 INLINE floats load(const float *at) { return _mm512_loadu_ps(at); }
 INLINE void store(float *at, floats x) { _mm512_storeu_ps(at, x); }
 INLINE floats fma_of(floats x, floats y, floats sum) { return _mm512_fmadd_ps(x, y, sum); }
@@ -29,7 +29,7 @@ INLINE __m256 folded(floats x) { return _mm512_castps512_ps256(x) + _mm512_extra
 
 INLINE floats from_half(const void *at) { return _mm512_cvtph_ps(_mm256_loadu_si256(at)); }
 
-INLINE floats from_brain(const void *at)
+INLINE floats from_bf16(const void *at)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
 }
@@ -39,7 +39,7 @@ INLINE floats from_int8(const void *at)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at)));
 }
 
-INLINE void to_brain(uint16_t *at, floats x)
+INLINE void to_bf16(uint16_t *at, floats x)
 {
     _mm256_storeu_si256((__m256i *)at, (__m256i)_mm512_cvtneps_pbh(x));
 }
@@ -58,7 +58,7 @@ INLINE floats add_pairs(floats x, floats y, floats sum)
                             (__m512bh)_mm512_castps_si512(y));
 }
 
-INLINE float most_of(floats x) { return _mm512_reduce_max_ps(x); }
+INLINE float max_of(floats x) { return _mm512_reduce_max_ps(x); }
 
 #else
 
@@ -66,7 +66,7 @@ enum { LANES = 8 };
 typedef __m256 floats;
 
 INLINE floats zeros(void) { return _mm256_setzero_ps(); }
-INLINE floats all(float x) { return _mm256_set1_ps(x); }
+INLINE floats broadcast(float x) { return _mm256_set1_ps(x); }
 INLINE floats load(const float *at) { return _mm256_loadu_ps(at); }
 INLINE void store(float *at, floats x) { _mm256_storeu_ps(at, x); }
 INLINE floats fma_of(floats x, floats y, floats sum) { return _mm256_fmadd_ps(x, y, sum); }
@@ -88,7 +88,7 @@ INLINE floats times_power_of_2(floats x, floats whole)
 
 INLINE floats from_half(const void *at) { return _mm256_cvtph_ps(_mm_loadu_si128(at)); }
 
-INLINE floats from_brain(const void *at)
+INLINE floats from_bf16(const void *at)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16));
 }
@@ -99,7 +99,7 @@ INLINE floats from_int8(const void *at)
 }
 
 // To the nearest, of two the even one.
-INLINE void to_brain(uint16_t *at, floats x)
+INLINE void to_bf16(uint16_t *at, floats x)
 {
     const __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(1);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
@@ -118,7 +118,7 @@ INLINE floats times_complex(floats x, floats by)
     return _mm256_fmaddsub_ps(x, _mm256_moveldup_ps(by), crossed);
 }
 
-INLINE float most_of(floats x)
+INLINE float max_of(floats x)
 {
     __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_max_ps(half, _mm_movehl_ps(half, half));
@@ -137,33 +137,33 @@ INLINE float sum_of(floats x)
 
 INLINE __m128 four_sums_of(const floats x[4])
 {
-    const __m256 low = _mm256_hadd_ps(folded(x[0]), folded(x[1]));
-    const __m256 all = _mm256_hadd_ps(low, _mm256_hadd_ps(folded(x[2]), folded(x[3])));
-    return _mm256_castps256_ps128(all) + _mm256_extractf128_ps(all, 1);
+    const __m256 two = _mm256_hadd_ps(folded(x[0]), folded(x[1]));
+    const __m256 four = _mm256_hadd_ps(two, _mm256_hadd_ps(folded(x[2]), folded(x[3])));
+    return _mm256_castps256_ps128(four) + _mm256_extractf128_ps(four, 1);
 }
 
 // e to the x, as exact as floats are but for the last bit or two; -87 and below are e to the -87.
 INLINE floats exponential(floats x)
 {
     // In this order of the operands, what is not a number stays so.
-    x = larger(all(-87.0f), smaller(all(88.0f), x));
-    const floats whole = nearest(x * all(1.44269504f));
-    x = fnma_of(whole, all(0.693359375f), x);
-    x = fnma_of(whole, all(-2.12194440e-4f), x);
-    floats sum = all(1.9875691500e-4f);
-    sum = fma_of(sum, x, all(1.3981999507e-3f));
-    sum = fma_of(sum, x, all(8.3334519073e-3f));
-    sum = fma_of(sum, x, all(4.1665795894e-2f));
-    sum = fma_of(sum, x, all(1.6666665459e-1f));
-    sum = fma_of(sum, x, all(5.0000001201e-1f));
-    sum = fma_of(sum, x * x, x + all(1.0f));
+    x = larger(broadcast(-87.0f), smaller(broadcast(88.0f), x));
+    const floats whole = nearest(x * broadcast(1.44269504f));
+    x = fnma_of(whole, broadcast(0.693359375f), x);
+    x = fnma_of(whole, broadcast(-2.12194440e-4f), x);
+    floats sum = broadcast(1.9875691500e-4f);
+    sum = fma_of(sum, x, broadcast(1.3981999507e-3f));
+    sum = fma_of(sum, x, broadcast(8.3334519073e-3f));
+    sum = fma_of(sum, x, broadcast(4.1665795894e-2f));
+    sum = fma_of(sum, x, broadcast(1.6666665459e-1f));
+    sum = fma_of(sum, x, broadcast(5.0000001201e-1f));
+    sum = fma_of(sum, x * x, x + broadcast(1.0f));
     return times_power_of_2(sum, whole);
 }
 
-#ifdef BRAIN
+#ifdef CACHE_BF16
 typedef uint16_t cell;
-INLINE floats load_cells(const cell *at) { return from_brain(at); }
-INLINE void store_cells(cell *at, floats x) { to_brain(at, x); }
+INLINE floats load_cells(const cell *at) { return from_bf16(at); }
+INLINE void store_cells(cell *at, floats x) { to_bf16(at, x); }
 INLINE __m256 load_eight_cells(const cell *at)
 {
     return _mm256_castsi256_ps(

@@ -53,10 +53,10 @@ class LlamaDecoder:
         self.shape = Shape(config["num_hidden_layers"], kv_heads, features)
         self.dtype = dtype
         self.kernels = kernels
-        self._rows = dtype if kernels is None else torch.float32
+        self._row_dtype = dtype if kernels is None else torch.float32
         self._rotations = rotations(rope_of(config), features, max_context)
         epsilon = config.get("rms_norm_eps", 1e-6)
-        make = _Make(self._rows, epsilon, kernels, is_rounded)
+        make = _Make(self._row_dtype, epsilon, kernels, is_rounded)
         given = {name.removeprefix("model."): tensor for name, tensor in tensors}
         embedding = given.pop("embed_tokens.weight")
         self._embedding = embedding.to(dtype)
@@ -85,7 +85,7 @@ class LlamaDecoder:
         adapting: Adapting | None = None,
     ) -> torch.Tensor:
         """The logits after these rows."""
-        hidden = self._embedding[ids].to(self._rows)
+        hidden = self._embedding[ids].to(self._row_dtype)
         by = self._rotations[positions][:, None]
         layout = attention.layout() if self._at_once is not None and adapting is None else None
         if self._at_once is not None and layout is not None:
@@ -116,7 +116,7 @@ class LlamaDecoder:
         for layer in range(self.shape.layers):
             for product, modules in modules_of(self._config, layer).items():
                 widths = [(name, out) for name, (_, out) in modules.items()]
-                made = packed(weights, widths, self._rows)
+                made = packed(weights, widths, self._row_dtype)
                 if made is not None:
                     found[f"{layer}.{product}"] = made
         return found
@@ -267,7 +267,11 @@ class _Layer:
 
     def parts(self) -> Parts | None:
         """For the kernels; None: they do not know all of them."""
-        products = [each for each in self._products.values() if isinstance(each, PanelLinear)]
+        products = [
+            each
+            for each in self._products.values()
+            if isinstance(each, PanelLinear) and not each.is_filled_up
+        ]
         before, between = self._before.by_kernel(), self._between.by_kernel()
         has_kernels = self._rotates is not None and self._gates is not None
         if not has_kernels or len(products) < len(self._products) or self._head_norms is not None:
