@@ -86,6 +86,7 @@ class LetterRunner:
     """A step a millisecond: the front is idle in between, as it is with a real engine."""
 
     depth = 1
+    computes = "letters"
 
     def __init__(self) -> None:
         self.limits = Limits(

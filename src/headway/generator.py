@@ -223,6 +223,9 @@ class Generator:
             raise Closed("the generator has not started: use `async with`")
         if isinstance(prompt, str):
             return self._text.encode(prompt)
+        if not isinstance(prompt, Sequence):
+            expected = "a text, token ids or messages are expected"
+            raise InvalidInput(f"prompt: {expected}, not {prompt!r:.40}")
         if prompt and isinstance(prompt[0], int):
             return [self._token_id(each) for each in prompt]
         return self._text.encode_chat(prompt)  # type: ignore[arg-type]
@@ -411,8 +414,9 @@ def _stops(stop: Any) -> tuple[str, ...]:
 def _count(name: str, value: Any, default: int) -> int:
     if value is None:
         return max(default, 1) if name == "max_tokens" else default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidInput(f"{name}: must be a whole number, not {value!r}")
+    least = 1 if name == "max_tokens" else 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidInput(f"{name}: must be a whole number from {least} on, not {value!r}")
     return value
 
 

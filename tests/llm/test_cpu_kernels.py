@@ -218,6 +218,11 @@ def test_what_does_not_fit_is_refused_and_nothing_is_read_beyond_it(kernels: Ker
         kernels.normalize(torch.ones(1, 72), torch.ones(64), 1e-5)
     with pytest.raises(ValueError, match="not among the kernels"):
         kernels.gate(torch.ones(1, 24))
+    with pytest.raises(ValueError, match="a scale is expected"):
+        kernels.multiply(torch.ones(1, 64), kernels.panels(torch.ones(16, 64).char()), None)
+    with pytest.raises(ValueError, match="rows of float32"):
+        kernels.multiply(torch.ones(64), kernels.panels(torch.ones(16, 64).half()), None)
+    assert not kernels.attends(torch.ones(1, 0, 1, 16, dtype=kernels.cache_dtype))
     for dtype in (torch.bfloat16, torch.float64):
         row = torch.ones(1, 64, dtype=dtype)
         with pytest.raises(ValueError, match="rows of float32"):
@@ -246,6 +251,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_read_beyond_it(kernels: Ker
         )
     with pytest.raises(ValueError, match="the kernels' dtype"):
         kernels.write(keys, keys, pages.double(), pages.double(), places)
+    with pytest.raises(ValueError, match="a place is expected"):
+        kernels.write(keys, keys, pages, pages, places[:0])
+    with pytest.raises(ValueError, match="a rotation is expected"):
+        kernels.rotate(torch.ones(2, 4, 16), 4, torch.ones(1, 8, dtype=torch.complex64))
     with pytest.raises(ValueError, match="fewer heads"):
         kernels.rotate(torch.ones(1, 4, 16), 6, torch.ones(1, 8, dtype=torch.complex64))
 

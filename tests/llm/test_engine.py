@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config
 from headway import machine
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
+from headway.engine import cache, starting
 from headway.engine.cache import KvCache, Shape
 from headway.engine.cpu.building import AVX512, Instructions, instruction_sets
 from headway.engine.starting import EngineOptions, start
@@ -254,19 +255,19 @@ def test_a_programs_own_default_dtype_changes_no_answer(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_cache_is_zeros_that_begin_at_a_line_of_the_processors(dtype: torch.dtype) -> None:
     limits = Limits(blocks=3, block_size=16, max_context=48, max_sequences=2)
-    cache = KvCache(Shape(layers=2, kv_heads=1, head_size=8), limits, dtype=dtype, device="cpu")
-    for pages in (*cache.keys, *cache.values):
+    kept = KvCache(Shape(layers=2, kv_heads=1, head_size=8), limits, dtype=dtype, device="cpu")
+    for pages in (*kept.keys, *kept.values):
         assert pages.data_ptr() % 64 == 0
         assert pages.shape == (3, 16, 1, 8)
         assert torch.equal(pages, torch.zeros(pages.shape, dtype=dtype))
-    cache.keys[0].fill_(1.0)
-    assert not cache.keys[1].any()
+    kept.keys[0].fill_(1.0)
+    assert not kept.keys[1].any()
     child = os.fork()
     if not child:
-        cache.keys[0].fill_(2.0)
+        kept.keys[0].fill_(2.0)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert torch.equal(cache.keys[0], torch.ones(cache.keys[0].shape, dtype=dtype))
+    assert torch.equal(kept.keys[0], torch.ones(kept.keys[0].shape, dtype=dtype))
 
 
 @pytest.mark.skipif(AVX512 not in instruction_sets(), reason="this processor has no AVX-512")
@@ -288,6 +289,39 @@ def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> No
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="cap attention's logits"):
         Engine(tmp_path)
+
+
+def test_a_cache_smaller_than_the_context_bounds_it_and_says_so(
+    folder_of: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    small = EngineOptions(device="cpu", dtype="float32", kv_cache_gib=0.00005)
+    runner = start(folder_of("llama"), small)
+    room = runner.limits.blocks * runner.limits.block_size
+    assert runner.limits.max_context == room < 256
+    assert f"the KV cache holds {room} tokens" in caplog.text
+
+
+def test_a_cache_that_no_memory_can_hold_is_refused_by_its_setting(
+    folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(cache.mmap, "mmap", no_memory)
+    with pytest.raises(ConfigError, match="no memory for a KV cache") as caught:
+        start(folder_of("llama"), EngineOptions(device="cpu", kv_cache_gib=0.01))
+    assert caught.value.field == "kv_cache_gib"
+
+
+def test_what_is_cut_or_cannot_be_had_is_warned_of(
+    folder_of: Callable[[str], Path],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(starting, "free_host_bytes", lambda: 1 << 20)
+    start(folder_of("llama"), EngineOptions(device="cpu", max_context=9999, kv_cache_gib=0.01))
+    assert "max_context is 9999, but the model's own context is 256" in caplog.text
+    assert "the KV cache may grow to" in caplog.text
 
 
 def test_an_engine_takes_no_more_than_its_container_has(

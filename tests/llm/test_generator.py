@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import os
 import signal
 import threading
@@ -14,7 +15,14 @@ from models import reference
 
 import headway
 from headway.engine.runner import Runner
-from headway.errors import Closed, DeadlineExceeded, InputTooLarge, InvalidInput, ModelFailed
+from headway.errors import (
+    Closed,
+    ConfigError,
+    DeadlineExceeded,
+    InputTooLarge,
+    InvalidInput,
+    ModelFailed,
+)
 
 pytestmark = pytest.mark.real_time
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -94,6 +102,8 @@ async def test_what_cannot_be_done_is_refused_by_name(folder: Path) -> None:
             await model.generate("x", max_tokens=0)
         with pytest.raises(InvalidInput, match="messages"):
             await model.generate([])
+        with pytest.raises(InvalidInput, match="prompt: a text, token ids or messages"):
+            await model.generate(3)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="role"):
             await model.generate([{"content": "x"}])
         with pytest.raises(InvalidInput, match="token 100000"):
@@ -102,6 +112,24 @@ async def test_what_cannot_be_done_is_refused_by_name(folder: Path) -> None:
             await model.generate("x", stop=["a" * 10_000])
         with pytest.raises(InputTooLarge, match="there is room for 256"):
             await model.generate("x" * 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("max_context", each) for each in (0, -4, "x", True)),
+        *(("max_sequences", each) for each in (0, "x")),
+        *(("step_tokens", 0), ("threads", 0), ("max_adapter_rank", 0)),
+        *(("kv_cache_gib", each) for each in (-1, 0, "x", math.inf)),
+    ],
+)
+async def test_a_setting_that_cannot_be_is_refused_by_name(
+    folder: Path, name: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError, match="must be") as caught:
+        async with headway.Generator(str(folder), **{name: value}):
+            pass
+    assert caught.value.field == name
 
 
 async def test_an_answer_that_is_late_ends_with_its_deadline(folder: Path) -> None:

@@ -8,11 +8,13 @@ import torch
 from models import KERNEL_KINDS, VOCABULARY, Answer, Engine, build, kernels_of
 
 from headway.core.generation.sampling import Sampling
+from headway.core.generation.step import Prefill, Step
 from headway.engine.attention.base import StepLayout
 from headway.engine.cache import Shape
 from headway.engine.cpu.building import Instructions, compiled
 from headway.engine.cpu.layers import LayersAtOnce, Parts
 from headway.engine.linear import PanelLinear
+from headway.engine.runner import Runner
 
 pytestmark = pytest.mark.skipif(
     compiled(torch.float32) is None, reason="no compiler, or another processor"
@@ -65,6 +67,33 @@ def test_what_the_kernels_do_not_know_is_computed_layer_by_layer(tmp_path: Path,
     """Weights of 32 bits; norms of heads."""
     decoder: Any = Engine(build(kind, tmp_path)).runner._decoder
     assert decoder._at_once is None
+
+
+def test_engines_with_one_decoder_keep_their_own_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one's step begins when this one's pages are already looked up."""
+    folder = build("qwen2", tmp_path)
+    one = Engine(folder)
+    decoder: Any = one.runner._decoder
+    other = Runner(decoder, one.limits)
+    number = one.submit((5, 6, 7))
+    one.run()
+    expected = one.answers[number].tokens
+    run, is_inside = decoder._at_once._run, []
+
+    def run_other_first(*given: Any) -> None:
+        if not is_inside:
+            is_inside.append(True)
+            step = Step(0, (), (Prefill(0, 0, 0, (9, 8), (0,), True, True),), (), ())
+            other.run(step)
+            is_inside.clear()
+        run(*given)
+
+    monkeypatch.setattr(decoder._at_once, "_run", run_other_first)
+    again = one.submit((5, 6, 7))
+    one.run()
+    assert one.answers[again].tokens == expected
 
 
 def test_weights_whose_sizes_do_not_fit_together_are_refused() -> None:

@@ -71,6 +71,13 @@ def test_v2_generates_whole_and_as_it_comes(served: Serving) -> None:
     assert len(texts) > 1
     explained = httpx.post(f"{route}/generate", json=body, headers={"Headway-Explain": "1"})
     assert "steps=12" in explained.headers["headway-batch"]
+    asked = {"headers": {"Headway-Explain": "1"}, "json": body}
+    with httpx.stream("POST", f"{route}/generate_stream", **asked) as answer:
+        *_, last = [json.loads(line[6:]) for line in answer.iter_lines() if line]
+    assert last["model_name"] == explained.json()["model_name"]
+    assert last["headway"][0]["steps"] == 12
+    for place in (body, {**body, "parameters": {"stream": False}}):
+        assert httpx.post(f"{route}/generate", json=place).is_success
 
 
 def test_v2_refuses_what_it_does_not_know_by_name(served: Serving) -> None:
@@ -247,7 +254,8 @@ def test_defaults_and_several_ends_are_the_models_own(folder: Path, tmp_path: Pa
             | {"ignore_eos": True},
         ).json()["choices"][0]["logprobs"]["tokens"]
     assert len(ids) == 30
-    end = len(text.encode()) and _id_of(before, ids[7])
+    assert text
+    at, end = _first_known(before, ids)
     (own / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [2, end], "temperature": 0.0})
     )
@@ -256,19 +264,23 @@ def test_defaults_and_several_ends_are_the_models_own(folder: Path, tmp_path: Pa
             f"{after.url}/v1/completions", json={"model": "tiny", "prompt": "ab", "max_tokens": 30}
         ).json()
     assert answer["choices"][0]["finish_reason"] == "stop"
-    assert answer["usage"]["completion_tokens"] <= 8
+    assert answer["usage"]["completion_tokens"] == at + 1
 
 
-def _id_of(served: Serving, token: str) -> int:
-    assert served.model.language is not None
-    spelled = (
-        bytes.fromhex(token.removeprefix("bytes:").replace("\\x", ""))
-        if token.startswith("bytes:")
-        else token.encode()
-    )
+def _first_known(served: Serving, tokens: list[str]) -> tuple[int, int]:
+    """The first of them that only one id is spelled as: where it stands, and the id."""
     language = served.model.language
-    (found,) = [each for each in range(VOCABULARY) if language.bytes_of(each) == spelled]
-    return found
+    assert language is not None
+    for at, token in enumerate(tokens):
+        spelled = (
+            bytes.fromhex(token.removeprefix("bytes:").replace("\\x", ""))
+            if token.startswith("bytes:")
+            else token.encode()
+        )
+        found = [each for each in range(VOCABULARY) if language.bytes_of(each) == spelled]
+        if len(found) == 1:
+            return at, found[0]
+    raise AssertionError("no token of the answer is known by its text")
 
 
 def test_a_template_that_raises_is_the_messages_fault() -> None:

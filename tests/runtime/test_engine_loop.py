@@ -24,6 +24,7 @@ class Device:
     depth = 2
     limits = LIMITS
     vocabulary = 10
+    computes = "by hand"
     adapters: Any = None
 
     def __init__(self, clock: "Clock") -> None:

@@ -96,6 +96,7 @@ class _Done:
 
 class Runner:
     depth = 1  # steps at a time
+    computes = "on the CPU"
 
     def __init__(
         self, decoder: Decoder, limits: Limits, *, device: str = "cpu", max_adapter_rank: int = 64

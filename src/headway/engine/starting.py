@@ -47,6 +47,16 @@ class EngineOptions:
     kernels: str = "auto"  # torch: not our own for this CPU
     chunking: bool = True  # False: a prompt is computed in one step, and all others wait
 
+    def __post_init__(self) -> None:
+        for name in ("max_context", "max_sequences", "step_tokens", "threads", "max_adapter_rank"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_number and value >= 1):
+                raise ConfigError(f"must be a whole number from 1 on, not {value!r}", field=name)
+        size = self.kv_cache_gib
+        if size is not None and not (isinstance(size, int | float) and 0 < size < math.inf):
+            raise ConfigError(f"must be a number above 0, not {size!r}", field="kv_cache_gib")
+
 
 def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     if options.quantization not in QUANTIZATIONS:
@@ -60,6 +70,10 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         return start_on_gpu(folder, options, _context(folder, options))
     if options.quantization == "fp8":
         raise ConfigError("fp8 weights need a GPU", field="quantization")
+    return _start_on_cpu(folder, options)
+
+
+def _start_on_cpu(folder: Path, options: EngineOptions) -> Runner:
     torch.set_num_threads(options.threads or _threads())
     dtype = dtype_of(options.dtype)
     context = _context(folder, options)
@@ -79,29 +93,60 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
             "int8 makes nothing faster here: its kernels need an x86-64 CPU with AVX2, Linux and a "
             "C compiler"
         )
-    wanted = options.kv_cache_gib
-    free = free_host_bytes() or _UNKNOWN
-    room = int(wanted * _GIB) if wanted is not None else min(free // 4, 4 * _GIB)
     block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
-    per_sequence = -(-context // options.block_size)
+    limits = _limits(options, context, block_bytes)
+    try:
+        runner = Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
+    except (OSError, MemoryError) as error:
+        size = limits.blocks * block_bytes / _GIB
+        raise ConfigError(
+            f"there is no memory for a KV cache of {size:.3g} GiB: {error}", field="kv_cache_gib"
+        ) from error
+    weights = " with int8 weights" if is_rounded else ""
+    by = "by torch" if kernels is None else f"by kernels for {kernels.instructions}"
+    runner.computes = f"in {str(dtype).removeprefix('torch.')}{weights} on the CPU {by}"
+    return runner
+
+
+def _limits(options: EngineOptions, context: int, block_bytes: int) -> Limits:
     sequences = options.max_sequences or _SEQUENCES
     # More than all sequences at their longest can never be used, but by the prefix cache.
-    blocks = min(room // block_bytes, 4 * per_sequence * sequences)
-    if blocks < 1:
-        raise ConfigError(
-            f"{room / _GIB:.3g} GiB are too little for one block of {block_bytes} bytes",
-            field="kv_cache_gib",
+    useful = 4 * sequences * -(-context // options.block_size)
+    blocks = _blocks(options.kv_cache_gib, block_bytes, useful)
+    tokens = blocks * options.block_size
+    if tokens < context:
+        _log.warning(
+            "the KV cache holds %d tokens, so no sequence has more; the context could be %d: "
+            "set a larger kv_cache_gib, or a smaller max_context",
+            *(tokens, context),
         )
-    limits = Limits(
+    return Limits(
         blocks=blocks,
         block_size=options.block_size,
-        max_context=context,
+        max_context=min(context, tokens),
         max_sequences=sequences,
         step_tokens=max(options.step_tokens, sequences + 1),
         chunking=options.chunking,
         adapter_slots=8 if options.adapter_slots is None else options.adapter_slots,
     )
-    return Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
+
+
+def _blocks(wanted_gib: float | None, block_bytes: int, useful: int) -> int:
+    """As many as there is memory for, or as asked; never more than can be used."""
+    free = free_host_bytes() or _UNKNOWN
+    room = int(wanted_gib * _GIB) if wanted_gib is not None else min(free // 4, 4 * _GIB)
+    blocks = min(room // block_bytes, useful)
+    if blocks < 1:
+        raise ConfigError(
+            f"{room / _GIB:.3g} GiB are too little for one block of {block_bytes} bytes",
+            field="kv_cache_gib",
+        )
+    if blocks * block_bytes > free:
+        _log.warning(
+            "the KV cache may grow to %.1f GiB, and %.1f GiB are free: set a smaller kv_cache_gib",
+            *(blocks * block_bytes / _GIB, free / _GIB),
+        )
+    return blocks
 
 
 def _threads() -> int:
@@ -120,7 +165,10 @@ def _common_width(folder: Path) -> int:
 
 
 def _context(folder: Path, options: EngineOptions) -> int:
-    return min(options.max_context or 8192, _longest(folder))
+    longest, asked = _longest(folder), options.max_context
+    if asked is not None and asked > longest:
+        _log.warning("max_context is %d, but the model's own context is %d", asked, longest)
+    return min(asked or 8192, longest)
 
 
 def _device_of(options: EngineOptions) -> str:

@@ -22,28 +22,32 @@ def is_asked_for(value: str) -> bool:
 class Story:
     """The batches that one request was in: one, or several where it was of many rows."""
 
-    __slots__ = ("_batches", "_told")
+    __slots__ = ("_batches", "_met")
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Batch, ItemTimes]] = {}  # by the batch's id
-        self._told = ""
+        self._met: list[Met] = []
 
     def add(self, explanation: Explanation) -> None:
         for batch, times in zip(explanation.batches, explanation.times, strict=True):
             self._batches[batch.id] = (batch, times)
 
     def tell(self, met: Iterable[Met]) -> None:
-        """What generated answers met: that of the one that took longest is told."""
-        slowest = max(met, key=lambda each: each.took_s, default=None)
-        self._told = "" if slowest is None else slowest.text()
+        """What generated answers met."""
+        self._met = list(met)
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What each generated answer met, for the end of a stream."""
+        return [{"index": index, **met.as_json()} for index, met in enumerate(self._met)]
 
     def text(self) -> str:
-        """Of the batch that was finished last, since it is the one that was waited for.
+        """Of the batch that was finished last, or the answer that took longest: it was waited for.
 
         A dictionary of RFC 8941; times are in milliseconds. Empty where nothing has run.
         """
         if not self._batches:
-            return self._told
+            slowest = max(self._met, key=lambda each: each.took_s, default=None)
+            return "" if slowest is None else slowest.text()
         batch, times = max(self._batches.values(), key=_finished_at)
         parts = [
             f"size={batch.rows}",

@@ -62,6 +62,7 @@ class StepRunner(Protocol):
 
     limits: Limits
     vocabulary: int  # token ids are below it
+    computes: str  # how and where, for the log
 
     @property
     def adapters(self) -> AdapterStore: ...

@@ -61,6 +61,10 @@ class Kernels:
             data, kind = data.unflatten(2, (inputs // 2, 2)), _BF16_PAIRS
         return Panels(data.transpose(1, 2).contiguous(), kind, outputs, inputs)
 
+    @property
+    def instructions(self) -> str:
+        return "AVX-512" if self._lanes == _AVX512_LANES else "AVX2"
+
     def is_whole(self, width: int) -> bool:
         """Are rows of this width among what the kernels compute?"""
         return not width % self._lanes
@@ -70,7 +74,10 @@ class Kernels:
     ) -> torch.Tensor:
         """Rows by weights, of 16 bits or of 8 with a scale for each output."""
         _fits(x.shape[-1] == panels.inputs > 0, "a row has another width than the weights")
-        _fits(x.dtype == torch.float32, _ROWS)
+        _fits(x.dtype == torch.float32 and x.dim() == 2, _ROWS)
+        if scales is not None or panels.data.dtype == torch.int8:
+            is_one_each = scales is not None and scales.shape == (panels.outputs,)
+            _fits(is_one_each, "a scale is expected for each output")
         x = self._rounded(x) if panels.takes_bf16 else x.contiguous()
         y = torch.empty((len(x), panels.outputs), dtype=torch.float32)
         self._multiply(
@@ -116,7 +123,8 @@ class Kernels:
         """silu(gate) × up, the two halves of each row."""
         rows, both = gate_up.shape
         self._check(both // 2)
-        _fits(gate_up.dtype == torch.float32, _ROWS)
+        _fits(gate_up.dtype == torch.float32 and not both % 2, _ROWS)
+        gate_up = gate_up.contiguous()
         y = torch.empty((rows, both // 2), dtype=torch.float32)
         threads = torch.get_num_threads()
         self._gate(gate_up.data_ptr(), y.data_ptr(), rows, both // 2, threads)
@@ -127,7 +135,9 @@ class Kernels:
         rows, there, features = heads.shape
         _fits(there >= count, "there are fewer heads than the configuration says")
         self._check(features)
-        _fits(heads.dtype == torch.float32 and by.dtype == torch.complex64, _ROWS)
+        _fits(heads.dtype == torch.float32 and heads.stride()[1:] == (features, 1), _ROWS)
+        is_one_each = by.dtype == torch.complex64 and by.numel() == rows * features // 2
+        _fits(is_one_each, "a rotation is expected for each row")
         self._rotate(
             heads.data_ptr(),
             by.data_ptr(),
@@ -155,6 +165,9 @@ class Kernels:
         _fits(keys.dtype == values.dtype == torch.float32, _ROWS)
         is_cache = key_pages.dtype == value_pages.dtype == self.cache_dtype
         _fits(is_cache, "the pages are not of the kernels' dtype")
+        _fits(
+            places.dtype == torch.int64 and len(places) == rows, "a place is expected for each row"
+        )
         if keys.stride() != values.stride() or keys.stride()[1:] != (features, 1):
             keys, values = keys.contiguous(), values.contiguous()
         self._write(
@@ -193,7 +206,12 @@ class Kernels:
         _fits(not heads % kv_heads, "the heads are no multiple of the heads of keys")
         is_alike = keys.shape == values.shape and keys.dtype == values.dtype
         _fits(self.attends(keys) and is_alike, "pages like these are not among the kernels")
-        _fits(queries.dtype == out.dtype == torch.float32 and out.is_contiguous(), _ROWS)
+        _fits(keys.is_contiguous() and values.is_contiguous(), "pages lie one after another")
+        is_alike = out.shape == queries.shape and out.is_contiguous() and keys.shape[3] == features
+        _fits(queries.dtype == out.dtype == torch.float32 and is_alike, _ROWS)
+        numbers = (tables, slots, positions, runs)
+        is_whole = all(each.dtype == torch.int64 and each.is_contiguous() for each in numbers)
+        _fits(is_whole and len(slots) == len(positions) == len(queries), "of each row its place")
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),
@@ -218,7 +236,7 @@ class Kernels:
     def attends(self, keys: torch.Tensor) -> bool:
         """Is attention over pages of this kind and these sizes among the kernels?"""
         _, page, _, features = keys.shape
-        has_room = page <= self._most_page and not page % 4
+        has_room = 0 < page <= self._most_page and not page % 4
         is_known = features <= self._most_features and self.is_whole(features)
         return keys.dtype == self.cache_dtype and has_room and is_known
 

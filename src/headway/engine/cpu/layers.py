@@ -63,6 +63,14 @@ class _Step(ctypes.Structure):
     )
 
 
+class _Pointing(NamedTuple):
+    """The layers as C has them, and the cache that they point to."""
+
+    layers: "ctypes.Array[_Layer]"
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+
 def layers_at_once(
     kernels: Kernels | None,
     layers: Sequence[Parts | None],
@@ -84,8 +92,7 @@ class LayersAtOnce:
         """Of rows of that width."""
         self._run = kernels.run_layers
         self._parts = layers  # whose memory is pointed to
-        self._layers = (_Layer * len(layers))(*map(_layer_of, layers))
-        self._pages: list[torch.Tensor] = []  # that the layers point to
+        self._pointing: _Pointing | None = None
         self._epsilon = epsilon
         self._kv_heads, self._features = shape.kv_heads, shape.head_size
         self._width = width
@@ -115,8 +122,10 @@ class LayersAtOnce:
         """Compute all layers of these rows, in place."""
         if hidden.shape[1] != self._width or hidden.dtype != torch.float32:
             raise ValueError(f"rows of float32, {self._width} wide, are expected")
-        if self._pages is not layout.keys:
-            self._point_to(layout)
+        # A call that runs beside another, with another cache, keeps its own until its end.
+        pointing = self._pointing
+        if pointing is None or pointing.keys is not layout.keys:
+            pointing = self._pointing = self._point_to(layout)
         rows, features = len(hidden), self._features
         room = [torch.empty(rows * width, dtype=torch.float32) for width in self._room]
         room.append(torch.empty(rows * max(self._room), dtype=torch.bfloat16))
@@ -136,10 +145,9 @@ class LayersAtOnce:
             self._epsilon,
             1.0 / math.sqrt(features),
         )
-        self._run(self._layers, ctypes.byref(step), len(self._layers))
+        self._run(pointing.layers, ctypes.byref(step), len(pointing.layers))
 
-    def _point_to(self, layout: StepLayout) -> None:
-        """Another cache: a call that runs now keeps the pages that it was given."""
+    def _point_to(self, layout: StepLayout) -> "_Pointing":
         layers = (_Layer * len(self._parts))(*map(_layer_of, self._parts))
         for layer, keys, values in zip(layers, layout.keys, layout.values, strict=True):
             if keys.shape[2:] != (self._kv_heads, self._features) or keys.shape != values.shape:
@@ -147,7 +155,7 @@ class LayersAtOnce:
             if keys.dtype != self._cache_dtype or values.dtype != self._cache_dtype:
                 raise ValueError(f"a page is not of the kernels' {self._cache_dtype}")
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
-        self._layers, self._pages = layers, layout.keys
+        return _Pointing(layers, layout.keys, layout.values)
 
 
 def _layer_of(parts: Parts) -> _Layer:

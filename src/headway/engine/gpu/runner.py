@@ -72,6 +72,7 @@ class Running:
 
 class GpuRunner:
     depth = 2  # steps at a time: the next one is on its way while one runs
+    computes = "on the GPU"
 
     def __init__(
         self,

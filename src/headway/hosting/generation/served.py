@@ -146,9 +146,9 @@ class ServedGenerator(InUse):
         self._adapter_folder = await start_adapters(front.adapters, config)
         where = "a process of its own" if self.placement.kind == "process" else "a thread"
         _log.info(
-            "%s runs in %s (%s): %d tokens of context, %d sequences, %d blocks",
-            *(self.name, where, self.placement.reason),
-            *(limits.max_context, limits.max_sequences, limits.blocks),
+            "%s runs in %s (%s), %s: %d tokens of context, %d sequences, a cache of %d tokens",
+            *(self.name, where, self.placement.reason, welcome.computes),
+            *(limits.max_context, limits.max_sequences, limits.blocks * limits.block_size),
         )
 
     async def _start_process(self, engine: EngineModel, front: Front) -> Welcome:
@@ -168,7 +168,9 @@ class ServedGenerator(InUse):
         self._engine = thread = GenerationThread(make_engine, front.report)
         await run_in_thread(thread.start)
         thread.on_end(lambda failure: self._ended(front, failure))
-        return Welcome(thread.limits, thread.vocabulary, engine.has_grammars)
+        return Welcome(
+            thread.limits, thread.vocabulary, engine.has_grammars, engine.engine.computes
+        )
 
     async def warm(self, beside: Beside | None = None) -> None:
         """One short answer, so that the first caller does not pay for what is done once."""

@@ -30,7 +30,7 @@ def serve(
     gc.collect()
     gc.freeze()  # what is loaded stays: a collection that looks at it would hold up every stream
     inbox = LineInbox(line, compile_grammar)
-    inbox.send(Welcome(engine.limits, engine.vocabulary, has_grammars))
+    inbox.send(Welcome(engine.limits, engine.vocabulary, has_grammars, engine.computes))
 
     def report(report: Report) -> None:
         inbox.send(packed(report))

@@ -18,6 +18,7 @@ class Welcome(NamedTuple):
     limits: Limits
     vocabulary: int
     has_grammars: bool
+    computes: str = ""  # how and where, for the log
 
 
 class Step(NamedTuple):

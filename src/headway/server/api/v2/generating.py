@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
+from headway.hosting.explaining import Story
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.events import Events, TextEvents, close, event_in_steps
 from headway.server.api.v2.asking import check_count
@@ -58,7 +59,7 @@ async def parse(request: Request, model: ServedModel, *, streams: bool = False) 
         named = msgspec.convert(keys, GenerateRequest)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {in_words(error)}") from error
-    parameters = named.get("parameters") or {}
+    parameters = dict(named.get("parameters") or {})
     for name in ("id", "parameters"):
         keys.pop(name, None)
     if len(model.inputs) > 1:
@@ -66,7 +67,8 @@ async def parse(request: Request, model: ServedModel, *, streams: bool = False) 
         value: Any = {name: keys.pop(name) for name in names if name in keys}
     else:
         value = _only_input(keys, model)
-    _check_streams(keys, model, streams=streams)
+    for each in (keys, parameters):
+        _check_streams(each, model, streams=streams)
     for name in keys.keys() & parameters.keys():
         raise InvalidInput(f"{name!r} is given twice: as a key, and in parameters")
     return Body(named.get("id") or "", value, {**parameters, **keys})
@@ -118,7 +120,13 @@ async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamRespo
     """What fails before the first event is an ordinary error; later it is an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
     encoder = _EventEncoder(model, body)
-    events = Events(stream, encoder.event_of, _error_event, texts_of=encoder.texts_of)
+    events = Events(
+        stream,
+        encoder.event_of,
+        _error_event,
+        partial(_story_event, model, body, ask.story),
+        texts_of=encoder.texts_of,
+    )
     await events.start()
     return StreamResponse(events, headers=_EVENTS)
 
@@ -142,6 +150,12 @@ class _EventEncoder:
     def _large_event(self, chunk: Any, steps: Steps) -> bytes:
         with _not_json():
             return event_in_steps(_named(self._model, self._body, chunk), steps)
+
+
+def _story_event(model: ServedModel, body: Body, story: Story | None) -> bytes:
+    """What the answer met on its way, where the caller asked for it."""
+    answers = [] if story is None else story.answers()
+    return _event(_message(model, body, {"headway": answers})) if answers else b""
 
 
 def _error_event(error: HeadwayError) -> bytes:
