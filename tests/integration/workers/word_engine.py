@@ -53,6 +53,7 @@ class WordAdapters:
 
 class WordRunner:
     depth = 1
+    computes = "words"
     limits = LIMITS
     vocabulary = 64
 
