@@ -392,6 +392,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("parallel_tool_calls", {"parallel_tool_calls": True}),
     ("chat_template", {"chat_template": "{{ messages }}"}),
     ("reasoning_effort", {"reasoning_effort": "low"}),
+    ("allowed_token_ids", {"allowed_token_ids": [1]}),
+    ("continue_final_message", {"continue_final_message": True}),
+    ("bad_words", {"bad_words": ["a"]}),
     ("colour", {"colour": "blue"}),
 ]
 
@@ -405,6 +408,23 @@ def test_bad_input_is_refused_by_name(served: Serving, field: str, change: dict[
     assert error["param"] == field, error
     assert field in error["message"]
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "field", ["allowed_token_ids", "bad_words", "continue_final_message", "echo", "request_id"]
+)
+def test_a_field_of_vllms_is_called_unsupported_and_no_other_is_suggested(
+    served: Serving, field: str
+) -> None:
+    body = {"model": "tiny", "messages": [MESSAGE], field: 1}
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=MOST_S)
+    assert f"{field}: this field is not supported" in answer.json()["error"]["message"]
+    assert "did you mean" not in answer.text
+
+
+def test_the_models_context_is_listed(served: Serving) -> None:
+    (listed,) = httpx.get(f"{served.url}/v1/models").json()["data"]
+    assert listed["max_model_len"] == 256
 
 
 @pytest.mark.parametrize("text", [r"\ud800", r"a\udfffb", r"\uD83D \ude42"])

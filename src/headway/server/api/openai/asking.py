@@ -29,7 +29,8 @@ _UNSUPPORTED = {
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice"), _STRUCTURED),
     "guided_grammar": _STRUCTURED,
     **dict.fromkeys(("include_stop_str_in_output", "skip_special_tokens"), ""),
-    "truncate_prompt_tokens": "",
+    **dict.fromkeys(("truncate_prompt_tokens", "bad_words", "allowed_token_ids"), ""),
+    **dict.fromkeys(("return_token_ids", "request_id", "spaces_between_special_tokens"), ""),
     **dict.fromkeys(("safety_identifier", "prompt_cache_key", "prompt_cache_retention"), ""),
     "priority": "the header Headway-Priority takes high, normal or low",
 }

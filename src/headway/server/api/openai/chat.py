@@ -39,6 +39,7 @@ _UNSUPPORTED = (
     *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
     *("reasoning_effort", "verbosity", "modalities", "audio", "prediction", "web_search_options"),
     *("chat_template", "chat_template_kwargs", "add_generation_prompt", "documents"),
+    *("continue_final_message", "echo"),
 )
 
 

@@ -24,6 +24,7 @@ class ModelEntry(TypedDict):
     parent: NotRequired[str]  # of an adapter
     task: NotRequired[str]
     token_ids: NotRequired[dict[str, Any]]
+    max_model_len: NotRequired[int]  # vLLM's, of a language model: prompt and answer together
     name: NotRequired[str]  # with `ready`: KServe's first protocol has the same path
     ready: NotRequired[bool]
 
@@ -78,4 +79,6 @@ class ModelList:
             entry["task"] = task
         if token_ids is not None:
             entry["token_ids"] = token_ids
+        if served.language is not None:
+            entry["max_model_len"] = served.language.max_context
         return entry
