@@ -320,7 +320,7 @@ def test_what_is_cut_or_cannot_be_had_is_warned_of(
 ) -> None:
     monkeypatch.setattr(starting, "free_host_bytes", lambda: 1 << 20)
     start(folder_of("llama"), EngineOptions(device="cpu", max_context=9999, kv_cache_gib=0.01))
-    assert "max_context is 9999, but the model's own context is 256" in caplog.text
+    assert "max_context is 9999; the model's own, 256, is used" in caplog.text
     assert "the KV cache may grow to" in caplog.text
 
 

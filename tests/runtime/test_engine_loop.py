@@ -148,4 +148,4 @@ def test_an_error_of_the_device_ends_the_loop_and_fails_nobody(
         loop.run()
     loop.close()
     assert not [each for told in reports for each in told.outputs if each.error or each.finished]
-    assert loop.unfinished == {1, 2}  # whoever started this process takes them to another
+    assert loop.unfinished == {1, 2}  # the parent process resubmits them to another engine

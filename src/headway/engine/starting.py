@@ -167,7 +167,7 @@ def _common_width(folder: Path) -> int:
 def _context(folder: Path, options: EngineOptions) -> int:
     longest, asked = _longest(folder), options.max_context
     if asked is not None and asked > longest:
-        _log.warning("max_context is %d, but the model's own context is %d", asked, longest)
+        _log.warning("max_context is %d; the model's own, %d, is used", asked, longest)
     return min(asked or 8192, longest)
 
 

@@ -20,6 +20,7 @@ _KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}  # of weights, wid
 _BF16_PAIRS = 3  # bf16 weights that the processor multiplies by rows of bf16
 _AVX512_LANES = 16
 _CACHE_DTYPES = {4: torch.float32, 2: torch.bfloat16}
+_ROWS = "rows of float32 are expected"
 
 
 class Panels(NamedTuple):
@@ -210,8 +211,9 @@ class Kernels:
         is_alike = out.shape == queries.shape and out.is_contiguous() and keys.shape[3] == features
         _fits(queries.dtype == out.dtype == torch.float32 and is_alike, _ROWS)
         numbers = (tables, slots, positions, runs)
-        is_whole = all(each.dtype == torch.int64 and each.is_contiguous() for each in numbers)
-        _fits(is_whole and len(slots) == len(positions) == len(queries), "of each row its place")
+        are_int64 = all(each.dtype == torch.int64 and each.is_contiguous() for each in numbers)
+        is_one_each = len(slots) == len(positions) == len(queries)
+        _fits(are_int64 and is_one_each, "a slot and a position are expected for each row")
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),
@@ -242,9 +244,6 @@ class Kernels:
 
     def _check(self, width: int) -> None:
         _fits(self.is_whole(width), "rows of this width are not among the kernels")
-
-
-_ROWS = "rows of float32 are expected"
 
 
 def _filled_up(weight: torch.Tensor, width: int) -> torch.Tensor:
