@@ -30,8 +30,8 @@ from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.registry import Ask, Registry
 from headway.models.chat.model import LanguageModel
 from headway.server.auth.guard import Guard
-from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
+from headway.wire.http1.server import HttpServer
 
 STREAMS, FEW, MANY, ROUNDS = 64, 40, 240, 7
 _FIRST = 5  # letters come after the special tokens

@@ -267,8 +267,8 @@ async def ask_all(out: int, seeds: Texts[int]) -> list[tuple[dict[str, Any] | No
     from headway.hosting.generation.served import ServedGenerator
     from headway.hosting.registry import Registry
     from headway.models.chat.model import LanguageModel
-    from headway.server.net.messages import Request, Response
     from headway.server.run import make_app
+    from headway.wire.messages import Request, Response
 
     model = ServedGenerator(
         ModelConfig(name="chat", target="chat", max_context=1024), LanguageModel("chat")

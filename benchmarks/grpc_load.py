@@ -11,9 +11,9 @@ from typing import cast
 import hpack
 import uvloop
 
-from headway.server.net.http2 import frames
-from headway.server.net.http2.heads import HEAD_BLOCK, OK_BLOCK
-from headway.server.net.http2.inbox import framed
+from headway.wire.http2 import frames
+from headway.wire.http2.heads import HEAD_BLOCK, OK_BLOCK
+from headway.wire.http2.inbox import framed
 
 _CONNECTIONS = 4
 _WINDOW = 2**30  # we never let a server wait

@@ -21,10 +21,10 @@ import msgspec
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.net.asgi import AsgiApp
-from headway.server.net.http1.server import HttpServer, run
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
+from headway.wire.asgi import AsgiApp
+from headway.wire.http1.server import HttpServer, run
+from headway.wire.messages import Request, Response
 
 PATH = "/v2/models/double/infer"
 BODY = msgspec.json.encode([number + 0.5 for number in range(16)])

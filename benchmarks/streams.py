@@ -18,8 +18,8 @@ from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.model import Model
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.http1.server import HttpServer, run
 from headway.server.run import make_app
+from headway.wire.http1.server import HttpServer, run
 
 STREAMS = 64
 STEP_S = 0.004

@@ -17,8 +17,8 @@ from typing import cast
 import hpack
 
 from benchmarks.attacks.honest import LARGE, LIMIT_S, Figures
-from headway.server.net.http2 import frames
-from headway.server.net.http2.inbox import framed
+from headway.wire.http2 import frames
+from headway.wire.http2.inbox import framed
 
 _PAUSE_S = 0.005
 _LARGE = 40_000  # bytes: more than the 32 KiB that are not counted

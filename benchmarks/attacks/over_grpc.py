@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.attacks.peer import INFER, STREAM, Told, peers
 from benchmarks.attacks.scene import MIB, Attack, Outcome, Target
-from headway.server.net.http2 import frames
+from headway.wire.http2 import frames
 
 _GZIP = ("grpc-encoding", "gzip")
 _EMPTY_INPUT = b"\x2a\0"  # two bytes, and a message of a hundred

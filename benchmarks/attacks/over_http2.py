@@ -15,8 +15,8 @@ from benchmarks.attacks.peer import (
     peers,
 )
 from benchmarks.attacks.scene import Attack, Outcome, Target
-from headway.server.net.http2 import frames
-from headway.server.net.http2.frames import Code
+from headway.wire.http2 import frames
+from headway.wire.http2.frames import Code
 
 
 def _open(target: Target) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import hpack
 
 from benchmarks.attacks.scene import Outcome, Target
-from headway.server.net.http2 import frames
-from headway.server.net.http2.frames import Code
-from headway.server.net.http2.inbox import framed
+from headway.wire.http2 import frames
+from headway.wire.http2.frames import Code
+from headway.wire.http2.inbox import framed
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

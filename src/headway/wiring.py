@@ -20,7 +20,7 @@ from headway.model import ModelHandle
 
 if TYPE_CHECKING:
     from headway.config import Config
-    from headway.server.net.asgi import AsgiApp
+    from headway.wire.asgi import AsgiApp
 
 _log = logging.getLogger(__name__)
 # A parent server listens, and so decides these.
@@ -50,8 +50,8 @@ def serve(models: Any, *, name: str | None = None, **settings: Any) -> None:
     """Serve these models until Ctrl-C or SIGTERM, as `headway serve` does. For the main thread."""
     from headway.cli.greeting import announcing
     from headway.observe import logs
-    from headway.server.net.http1.server import run as run_loop
     from headway.server.run import run
+    from headway.wire.http1.server import run as run_loop
 
     config, given = _read(models, name, settings)
     logs.configure(format=config.server.log_format, level=config.server.log_level)
@@ -62,7 +62,7 @@ def serve(models: Any, *, name: str | None = None, **settings: Any) -> None:
 def running(models: Any, *, name: str | None = None, **settings: Any) -> Iterator[str]:
     """A server in a thread of this process, on a free port of this machine; its URL. For tests."""
     from headway.server.embedded import embedded
-    from headway.server.net.http1.server import HttpServer
+    from headway.wire.http1.server import HttpServer
 
     config, given = _read(models, name, {"port": 0, "grpc_port": -1, "warm_up": False, **settings})
     started: Future[tuple[str, Callable[[], object]]] = Future()
@@ -214,7 +214,7 @@ class Application:
     async def _run(self, started: "asyncio.Future[_Started]", stopping: asyncio.Event) -> None:
         from headway.hosting.handles import Handle
         from headway.server.embedded import embedded
-        from headway.server.net.asgi import AsgiApp
+        from headway.wire.asgi import AsgiApp
 
         try:
             async with embedded(self._config, self._given) as inside:

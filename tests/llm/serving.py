@@ -14,9 +14,9 @@ from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.registry import Registry
 from headway.models.chat.model import LanguageModel
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.run import make_app
+from headway.wire.http1.server import HttpServer
 
 MOST_S = 120.0
 T = TypeVar("T")

@@ -248,7 +248,7 @@ FRONT = """
 import asyncio, json, sys, urllib.request
 import msgspec
 from headway.config import Config, ModelConfig, ServerConfig
-from headway.server.net.http1.server import HttpServer
+from headway.wire.http1.server import HttpServer
 from headway.server.run import make_app, serving
 
 async def main(folder):

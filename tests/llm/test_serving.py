@@ -29,9 +29,9 @@ from headway.models.chat.templates import ChatTemplate
 from headway.server.api.openai.asking import language_of
 from headway.server.auth.guard import Guard
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.net.messages import Request
 from headway.server.run import make_app
 from headway.server.run import serving as serving_models
+from headway.wire.messages import Request
 
 pytestmark = pytest.mark.real_time
 CHAT: dict[str, Any] = {

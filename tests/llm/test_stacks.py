@@ -18,8 +18,8 @@ from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.asgi import AsgiApp
 from headway.server.run import make_app
+from headway.wire.asgi import AsgiApp
 
 pytestmark = pytest.mark.real_time
 WISHES: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12}

@@ -14,11 +14,11 @@ from headway.server.api.openai.unserved import why_unserved
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.errors import headers_of, is_asked_to_stop, param_of, tell
-from headway.server.net.body_room import BodyRoom
-from headway.server.net.compression import compress_answer, decompress_body
-from headway.server.net.headers import WireHeaders
-from headway.server.net.messages import Answer, Headers, Refusal, Request, Response
 from headway.server.routes import Asker, Errors, Pending, Route
+from headway.wire.body_room import BodyRoom
+from headway.wire.compression import compress_answer, decompress_body
+from headway.wire.headers import WireHeaders
+from headway.wire.messages import Answer, Headers, Refusal, Request, Response
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
 # Headers that wish for more than the body says: such requests are never direct. (Nor are those with

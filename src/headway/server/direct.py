@@ -16,8 +16,8 @@ from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2.tensors import TensorSignature
 from headway.server.auth.keys import Caller
+from headway.server.background import AT_ONCE, Steps, background
 from headway.server.inference import Inference
-from headway.server.net.background import AT_ONCE, Steps, background
 from headway.server.routes import Asker
 
 DirectRequest: TypeAlias = tuple[str, Any]  # its id, and its arrays or its value

@@ -14,8 +14,8 @@ from headway.server.auth.guard import Guard
 from headway.server.config_changes import weights_of
 from headway.server.garbage import GarbagePauses
 from headway.server.inference import inference_over
-from headway.server.net.body_room import BodyRoom
 from headway.server.run import VERSION, make_app, make_served, observing_of, regions_of
+from headway.wire.body_room import BodyRoom
 
 
 class Embedded(NamedTuple):

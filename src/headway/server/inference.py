@@ -22,8 +22,8 @@ from headway.server.api.v2.requests import (
 from headway.server.api.v2.shared_memory import RefusedRegions, SharedRegions
 from headway.server.api.v2.tensors import NORMAL, Limits, TensorSignature
 from headway.server.auth.keys import Caller, check_regions
+from headway.server.background import AT_ONCE, Steps, background
 from headway.server.models import Models
-from headway.server.net.background import AT_ONCE, Steps, background
 
 Encoded = TypeVar("Encoded", covariant=True)
 

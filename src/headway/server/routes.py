@@ -10,7 +10,7 @@ import msgspec
 from headway.server.api.openai.errors import openai_error
 from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
-from headway.server.net.messages import Answer, Headers, Refusal
+from headway.wire.messages import Answer, Headers, Refusal
 
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)
 

@@ -44,12 +44,12 @@ from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.garbage import GarbagePauses
 from headway.server.inference import Inference, inference_over
-from headway.server.net.body_room import BodyRoom
-from headway.server.net.http1.server import HttpServer
-from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
 from headway.server.routes import Family, Route
 from headway.server.signals import Signals
+from headway.wire.body_room import BodyRoom
+from headway.wire.http1.server import HttpServer
+from headway.wire.listener import cannot_listen
 
 if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer

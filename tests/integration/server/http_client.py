@@ -9,7 +9,7 @@ import pytest
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.net.http1.server import HttpServer, run
+from headway.wire.http1.server import HttpServer, run
 
 
 class Reply(NamedTuple):

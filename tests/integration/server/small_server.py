@@ -10,9 +10,9 @@ from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.hosting.statistics import ModelStatistics
-from headway.server.net.asgi import AsgiApp
-from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
+from headway.wire.asgi import AsgiApp
+from headway.wire.http1.server import HttpServer
 
 STACKS = ("http", "asgi")
 

@@ -23,9 +23,9 @@ from headway.core import CostTable
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Ask, Registry
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.asgi import AsgiApp
-from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
+from headway.wire.asgi import AsgiApp
+from headway.wire.http1.server import HttpServer
 
 MAX_BODY_BYTES = 100_000
 MAX_ROWS = 40_000

@@ -94,8 +94,8 @@ def test_the_app_in_another_server_has_no_administrator_without_a_key() -> None:
     """As ASGI, where the address is somebody else's."""
     from headway.config import ServerConfig
     from headway.hosting.registry import Registry
-    from headway.server.net.asgi import AsgiApp
     from headway.server.run import make_app
+    from headway.wire.asgi import AsgiApp
 
     async def statuses(config: ServerConfig) -> list[int]:
         transport = httpx.ASGITransport(AsgiApp(make_app(Registry(), config)))

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.config import Config, ModelConfig, ServerConfig
-from headway.server.net.messages import Request, Response, StreamResponse
 from headway.server.run import make_app, serving
+from headway.wire.messages import Request, Response, StreamResponse
 
 MODELS = {"double": "Double", "arithmetic": "Arithmetic", "half": "Half", "upper": "Upper"}
 CONFIG = Config(

@@ -18,8 +18,8 @@ from headway.cli.greeting import greeting
 from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
-from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
+from headway.wire.http1.server import HttpServer
 
 
 @pytest.mark.parametrize("kind", ["Double", "Arithmetic", "Half", "Upper", "Root", "Letters"])

@@ -23,7 +23,7 @@ from headway.server.auth.keys import new_key
 grpc = pytest.importorskip("grpc")
 from headway.server.grpc import inference_pb2 as pb  # noqa: E402 - once we know that it is there
 from headway.server.grpc.server import GrpcServer  # noqa: E402
-from headway.server.net.http2 import frames  # noqa: E402
+from headway.wire.http2 import frames  # noqa: E402
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 WAIT_S = 20.0

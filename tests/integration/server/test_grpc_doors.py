@@ -19,7 +19,7 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import measuring
 from headway.server.grpc.calls import OPEN_BYTES
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.body_room import BodyRoom
+from headway.wire.body_room import BodyRoom
 
 pytestmark = pytest.mark.real_time
 MIB = 2**20

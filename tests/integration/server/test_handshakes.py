@@ -13,11 +13,11 @@ from http_client import Client, Reply, run
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.net.http1.server import HttpServer
-from headway.server.net.http2.server import H2Server
-from headway.server.net.messages import Request, Response
-from headway.server.net.tls import Certificates
 from headway.server.routes import Route
+from headway.wire.http1.server import HttpServer
+from headway.wire.http2.server import H2Server
+from headway.wire.messages import Request, Response
+from headway.wire.tls import Certificates
 
 AUTHORITY = trustme.CA()
 

@@ -17,10 +17,10 @@ from headway.hosting.registry import Registry
 from headway.server.app import App
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.body_room import BodyRoom
-from headway.server.net.http1.server import HttpServer
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
+from headway.wire.body_room import BodyRoom
+from headway.wire.http1.server import HttpServer
+from headway.wire.messages import Request, Response
 
 MIB = 2**20
 CONFIG = ServerConfig(

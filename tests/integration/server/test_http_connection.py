@@ -8,8 +8,8 @@ import pytest
 from http_client import Client, on_both_loops, serving
 
 from headway.server.app import App
-from headway.server.net.messages import Request, Response, StreamResponse
 from headway.server.routes import Route
+from headway.wire.messages import Request, Response, StreamResponse
 
 
 class Probe:

@@ -8,8 +8,8 @@ import pytest
 from http_client import Client, on_both_loops, serving
 from test_http_connection import Probe, happens
 
-from headway.server.net.messages import Request, Sink, StreamResponse
 from headway.server.routes import Route
+from headway.wire.messages import Request, Sink, StreamResponse
 
 H2C = (
     "Connection: Upgrade, HTTP2-Settings\r\n"

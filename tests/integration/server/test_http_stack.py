@@ -13,10 +13,10 @@ from http_client import Client, Reply, serving
 
 from headway.errors import QueueFull, UnknownModel
 from headway.server.app import App
-from headway.server.net.asgi import AsgiApp, Message
-from headway.server.net.http1.server import run
-from headway.server.net.messages import Answer, Request, Response, StreamResponse
 from headway.server.routes import Errors, Route
+from headway.wire.asgi import AsgiApp, Message
+from headway.wire.http1.server import run
+from headway.wire.messages import Answer, Request, Response, StreamResponse
 
 LIMIT = 10_000
 LONG = json.dumps({"outputs": list(range(1000))}).encode()

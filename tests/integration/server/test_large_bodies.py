@@ -24,12 +24,12 @@ from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.server.api.v2.dtypes import BYTES
 from headway.server.api.v2.json_data import json_pieces
+from headway.server.background import AT_ONCE, background
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import large
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.background import AT_ONCE, background
-from headway.server.net.messages import Request, Response
 from headway.server.run import make_app
+from headway.wire.messages import Request, Response
 
 pytestmark = pytest.mark.real_time
 MIB = 2**20

@@ -18,12 +18,12 @@ from stacks import on_uvicorn
 
 import headway
 from headway.config import ServerConfig
+from headway.server.background import background
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.asgi import AsgiApp
-from headway.server.net.background import background
-from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
+from headway.wire.asgi import AsgiApp
+from headway.wire.http1.server import HttpServer
 
 pytestmark = pytest.mark.real_time
 CHUNKS = ["a" * 300_000, "b", "c", "é" * 200_000, "d" * 2**20, "e"]

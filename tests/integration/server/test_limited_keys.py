@@ -20,11 +20,11 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import SERVICE
 from headway.server.grpc.server import GrpcServer
 from headway.server.inference import inference_over
-from headway.server.net.asgi import AsgiApp
-from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.routes import Route
 from headway.server.run import make_app
+from headway.wire.asgi import AsgiApp
+from headway.wire.http1.server import HttpServer
 
 pytestmark = pytest.mark.real_time
 KEY, WHOLE = new_key(), new_key()

@@ -13,8 +13,8 @@ from http_client import Client, on_both_loops, serving
 from real_server import Server, served
 
 from headway.server.app import App
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
+from headway.wire.messages import Request, Response
 
 TOML = """
 [server]

@@ -18,9 +18,9 @@ from headway.server.auth.guard import Guard
 from headway.server.auth.keys import new_key
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.run import make_app
+from headway.wire.http1.server import HttpServer
 
 pytestmark = pytest.mark.real_time
 CHUNKS = 50

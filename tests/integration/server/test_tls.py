@@ -17,7 +17,7 @@ from real_server import Server, served
 from headway.cli.main import main
 from headway.config import ServerConfig
 from headway.errors import ConfigError
-from headway.server.net.tls import Certificates
+from headway.wire.tls import Certificates
 
 
 class Authority:

@@ -21,9 +21,9 @@ from small_server import hosted
 import headway
 from headway.cli.main import main
 from headway.config import ServerConfig
-from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.run import make_app, make_grpc
+from headway.wire.http1.server import HttpServer
 
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider, sampling

@@ -19,8 +19,8 @@ from headway import Tensor
 from headway.config import ServerConfig
 from headway.hosting.registry import Ask, Registry
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app, make_grpc
+from headway.wire.http1.server import HttpServer
 
 grpc = pytest.importorskip("grpc")
 triton = pytest.importorskip("tritonclient.grpc.aio")

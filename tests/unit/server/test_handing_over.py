@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from headway.server.handing_over import HAND_OVER_S, short_turns_of_the_lock
-from headway.server.net.http1.server import run
+from headway.wire.http1.server import run
 
 
 async def interval() -> float:

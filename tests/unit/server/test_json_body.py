@@ -6,7 +6,7 @@ import pytest
 from headway.errors import InvalidInput
 from headway.server.errors import param_of
 from headway.server.json.body import decode_fields
-from headway.server.net.messages import Request
+from headway.wire.messages import Request
 
 
 class Asked(msgspec.Struct):

@@ -9,8 +9,8 @@ from headway.server.api import adapting
 from headway.server.auth.access import Access
 from headway.server.json.body import decode_fields
 from headway.server.models import Models
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
+from headway.wire.messages import Request, Response
 
 
 class _LoadBody(msgspec.Struct, forbid_unknown_fields=True):

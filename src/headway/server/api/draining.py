@@ -6,8 +6,8 @@ from headway.hosting.registry import Registry
 from headway.server.auth.access import Access
 from headway.server.auth.keys import check_whole_server
 from headway.server.json.body import decode_fields
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
+from headway.wire.messages import Request, Response
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):

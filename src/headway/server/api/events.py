@@ -14,10 +14,10 @@ from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
 from headway.runtime.driving.step_queue import Pause
 from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
+from headway.server.background import Steps, Work, made
 from headway.server.json.encoding import MOST_CHARACTERS, encode_in_steps
-from headway.server.net.background import Steps, Work, made
-from headway.server.net.messages import Sink
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Sink
 
 EventOf: TypeAlias = Callable[[Any], bytes | Work]  # of a chunk; of a large one the work
 # Of several chunks that are short texts, the commonest ones; nothing, where others are among them.

@@ -31,9 +31,9 @@ from headway.server.json.body import (
     mistake_of,
 )
 from headway.server.json.encoding import encode_json
-from headway.server.net.messages import Answer, Request, Response
 from headway.server.routes import Route
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Answer, Request, Response
 
 Fields = TypeVar("Fields")
 Answering: TypeAlias = Callable[[Request, ServedModel], Awaitable[Response]]

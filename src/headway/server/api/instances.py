@@ -11,12 +11,12 @@ from headway.server.api.plain.reading import held_for, read_all
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.tensors import too_many_rows
 from headway.server.auth.access import Access
+from headway.server.background import Steps
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
-from headway.server.net.background import Steps
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Request, Response
 
 
 class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

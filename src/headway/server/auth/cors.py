@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from headway.server.app import App, AppWrapper
-from headway.server.net.messages import Answer, Headers, Request, Response
 from headway.server.routes import Asker, Pending
+from headway.wire.messages import Answer, Headers, Request, Response
 
 _METHODS = "GET, HEAD, POST"
 # What a page may send and see beside the harmless few.

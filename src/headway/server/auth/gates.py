@@ -14,7 +14,7 @@ from headway.server.auth.local import (
     check_no_proxy,
     is_loopback,
 )
-from headway.server.net.messages import Answer, Request, StreamResponse
+from headway.wire.messages import Answer, Request, StreamResponse
 
 Handler: TypeAlias = Callable[..., Awaitable[Any]]  # (request, **params) or (request, context)
 Check: TypeAlias = Callable[[Mapping[str, str]], None]

@@ -14,8 +14,8 @@ from headway.server.auth.access import Access
 from headway.server.auth.cors import CorsApp
 from headway.server.auth.keys import KeyRing
 from headway.server.auth.local import is_loopback
-from headway.server.net.http1.protocol import Admit
-from headway.server.net.tls import Certificates, Protocol, grpc_credentials
+from headway.wire.http1.protocol import Admit
+from headway.wire.tls import Certificates, Protocol, grpc_credentials
 
 _log = logging.getLogger(__name__)
 

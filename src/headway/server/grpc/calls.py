@@ -14,13 +14,13 @@ from headway.observe.tally import ErrorTally
 from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.gates import Gate
+from headway.server.background import background
 from headway.server.errors import is_asked_to_stop, retry_after_s, tell
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.large import sendable, serialise
 from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
-from headway.server.net.background import background
-from headway.server.net.body_room import BodyRoom
+from headway.wire.body_room import BodyRoom
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit

@@ -13,12 +13,12 @@ from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
 from headway.server.api.v2.requests import is_large_raw
 from headway.server.api.v2.tensors import Array, TensorSignature, to_raw
+from headway.server.background import AT_ONCE, Steps
 from headway.server.direct import DirectPath, DirectRequest, of_rows
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, Refusal
 from headway.server.grpc.large import RAW, varint
 from headway.server.inference import Inference
-from headway.server.net.background import AT_ONCE, Steps
 from headway.server.routes import Pending
 
 _MOST_SHAPES = 64  # of outputs, remembered

@@ -3,8 +3,8 @@ which no other thread runs. Written in parts, it is copied a frame at a time."""
 
 from typing import Any
 
+from headway.server.background import background
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.net.background import background
 
 # Fields as protobuf writes them: the number, and that a length follows.
 RAW = b"%c" % (pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2)

@@ -34,9 +34,9 @@ from headway.server.api.v2.tensors import (
     shaped,
     to_raw,
 )
+from headway.server.background import AT_ONCE, Steps
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.large import LargeResponse
-from headway.server.net.background import AT_ONCE, Steps
 
 _NO_PARAMETERS: Parameters = {}
 _LISTS = {  # the list that each datatype's elements are in

@@ -23,11 +23,11 @@ from headway.server.grpc.standard.reflection import VERSIONS, Reflection
 from headway.server.grpc.standard.serving import handlers_of
 from headway.server.grpc.watching import OpenStreams
 from headway.server.inference import Inference, inference_over
-from headway.server.net.body_room import UNCOUNTED_BYTES, BodyRoom
-from headway.server.net.http2.server import H2Server
-from headway.server.net.listener import cannot_listen
-from headway.server.net.port import bracketed
 from headway.server.observing import Observing
+from headway.wire.body_room import UNCOUNTED_BYTES, BodyRoom
+from headway.wire.http2.server import H2Server
+from headway.wire.listener import cannot_listen
+from headway.wire.port import bracketed
 
 _log = logging.getLogger(__name__)
 

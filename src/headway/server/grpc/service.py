@@ -26,6 +26,7 @@ from headway.server.api.v2.requests import InferRequest
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.triton_words import loading
 from headway.server.auth.keys import Caller, KeyRing, check_whole_server
+from headway.server.background import AT_ONCE, Steps
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
@@ -34,10 +35,9 @@ from headway.server.grpc.large import LargeResponse
 from headway.server.grpc.spelling import ChunkEncoder, is_large_chunk
 from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.inference import Inference
-from headway.server.net.background import AT_ONCE, Steps
-from headway.server.net.body_room import BodyRoom
-from headway.server.net.http2.call import Call
 from headway.signature import Decoded
+from headway.wire.body_room import BodyRoom
+from headway.wire.http2.call import Call
 
 
 class Methods:

@@ -13,6 +13,7 @@ import numpy
 
 from headway.errors import ModelFailed
 from headway.server.api.v2.requests import LONG_TEXTS, is_large_raw
+from headway.server.background import Steps, Work, background
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.large import (
     ANSWER,
@@ -23,8 +24,7 @@ from headway.server.grpc.large import (
     varint,
 )
 from headway.server.json.encoding import is_large
-from headway.server.net.background import Steps, Work, background
-from headway.server.net.http2.inbox import framed, prefix_of
+from headway.wire.http2.inbox import framed, prefix_of
 
 IS_END = "triton_final_response"
 _LENGTH = struct.Struct("<I")

@@ -15,8 +15,8 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
 from headway.server.grpc.large import LargeResponse, LargeStreamResponse, sendable
 from headway.server.grpc.spelling import IS_END, ChunkEncoder
-from headway.server.net.body_room import BodyRoom
-from headway.server.net.http2.call import Call
+from headway.wire.body_room import BodyRoom
+from headway.wire.http2.call import Call
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for

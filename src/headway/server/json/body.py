@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.errors import InvalidInput, nearest
+from headway.server.background import Steps, background
 from headway.server.json.pieces import decode_in_pieces
-from headway.server.net.background import Steps, background
-from headway.server.net.headers import DEADLINE, timeout_s
-from headway.server.net.messages import Request
+from headway.wire.headers import DEADLINE, timeout_s
+from headway.wire.messages import Request
 
 Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both

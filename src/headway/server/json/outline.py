@@ -6,6 +6,7 @@ import msgspec
 import numpy
 
 from headway.errors import InputTooLarge
+from headway.server.background import Steps
 from headway.server.json.marks import (
     CLOSE_LIST,
     NOTHING,
@@ -15,7 +16,6 @@ from headway.server.json.marks import (
     Text,
     blocks_of_marks,
 )
-from headway.server.net.background import Steps
 
 LONG_BYTES = 4 * 2**10  # of a list; shorter ones stay
 MAX_BYTES = 256 * 2**10  # of an outline: it is decoded in one go

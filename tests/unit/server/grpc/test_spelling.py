@@ -7,7 +7,7 @@ import pytest
 from headway.errors import ModelFailed
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.spelling import IS_END, ChunkEncoder
-from headway.server.net.http2.inbox import framed
+from headway.wire.http2.inbox import framed
 
 
 def encode(chunk: Any) -> pb.ModelInferResponse:

@@ -5,10 +5,10 @@ import pytest
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.auth.access import Access, access_of_method
-from headway.server.net.messages import Response
 from headway.server.observing import Observing
 from headway.server.routes import Route
 from headway.server.run import make_app
+from headway.wire.messages import Response
 
 APP = make_app(Registry(), ServerConfig(), observing=Observing(ServerConfig()))
 ACCESS = {(row.method, row.template): row.access for row in APP.routes}

@@ -18,8 +18,8 @@ from headway.server import models as models_module
 from headway.server.api.v2.asking import ask_of
 from headway.server.auth.keys import NOBODY, Caller, KeyRing, new_key
 from headway.server.models import Models
-from headway.server.net.headers import WireHeaders
-from headway.server.net.messages import Request
+from headway.wire.headers import WireHeaders
+from headway.wire.messages import Request
 
 SERVER = Path(models_module.__file__).parent
 

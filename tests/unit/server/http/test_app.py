@@ -17,8 +17,8 @@ from headway.errors import (
     UnknownModel,
 )
 from headway.server.app import App
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
+from headway.wire.messages import Request, Response
 
 
 def request(method: str, path: str, headers: dict[str, str] | None = None) -> Request:

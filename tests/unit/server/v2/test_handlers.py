@@ -25,7 +25,7 @@ from headway.model import Tensor
 from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import V2
 from headway.server.inference import Inference
-from headway.server.net.messages import Request, Response, StreamResponse
+from headway.wire.messages import Request, Response, StreamResponse
 
 
 class Doubler:

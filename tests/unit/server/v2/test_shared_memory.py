@@ -16,7 +16,7 @@ from headway.server.api.v2.requests import SharedSlice
 from headway.server.api.v2.shared_memory import MAX_REGIONS, SharedRegions
 from headway.server.api.v2.tensors import Limits, TensorSignature
 from headway.server.inference import Inference
-from headway.server.net.messages import Request
+from headway.wire.messages import Request
 
 
 @pytest.fixture

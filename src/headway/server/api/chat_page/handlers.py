@@ -3,8 +3,8 @@
 from importlib import resources
 
 from headway.server.auth.access import Access
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
+from headway.wire.messages import Request, Response
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "

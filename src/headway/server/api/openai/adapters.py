@@ -7,8 +7,8 @@ from headway.server.api.v2.asking import no_query
 from headway.server.auth.access import Access
 from headway.server.json.body import decode_fields
 from headway.server.models import Models
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
+from headway.wire.messages import Request, Response
 
 _TEXT = "text/plain; charset=utf-8"
 

@@ -17,8 +17,8 @@ from headway.server.api.openai.forms import read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
+from headway.wire.messages import Request, Response
 
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"

@@ -28,8 +28,8 @@ from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
-from headway.server.net.messages import Answer, Headers, Request, Response
 from headway.server.routes import Errors, Route
+from headway.wire.messages import Answer, Headers, Request, Response
 
 _encode = msgspec.json.Encoder().encode
 _MAX_TOKENS = 16  # as OpenAI has it, where nothing is said

@@ -12,9 +12,9 @@ from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Request, Response
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

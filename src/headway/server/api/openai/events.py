@@ -15,7 +15,7 @@ from headway.server.api.events import Events, Pumping
 from headway.server.api.openai.asking import too_long
 from headway.server.api.openai.errors import openai_error
 from headway.server.errors import param_of, status_of
-from headway.server.net.messages import Answer, Response, StreamResponse
+from headway.wire.messages import Answer, Response, StreamResponse
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = (("Cache-Control", "no-cache"),)

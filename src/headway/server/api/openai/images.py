@@ -14,13 +14,13 @@ from msgspec import Meta
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
+from headway.server.background import AT_ONCE, Steps, background
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_in_steps
-from headway.server.net.background import AT_ONCE, Steps, background
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Request, Response
 
 MAX_IMAGES = 10  # in one request, as OpenAI has it
 _AT_ONCE_BYTES = 2**16  # of images that are spelled in the event loop

@@ -10,8 +10,8 @@ from headway.server.api.kinds import task_of
 from headway.server.api.vectors import token_ids_of
 from headway.server.auth.access import Access
 from headway.server.models import Models
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
+from headway.wire.messages import Request, Response
 
 
 class ModelEntry(TypedDict):

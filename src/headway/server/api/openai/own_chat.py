@@ -21,11 +21,11 @@ from headway.server.api.openai.answers import (
 )
 from headway.server.api.openai.events import DONE, error_event, event_of
 from headway.server.api.v2.generating import single, whole
+from headway.server.background import Work
 from headway.server.json.encoding import encode_json, is_large
-from headway.server.net.background import Work
-from headway.server.net.messages import Answer, Response, StreamResponse
 from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints
+from headway.wire.messages import Answer, Response, StreamResponse
 
 _HEADERS = (("Cache-Control", "no-cache"),)
 # Ours to obey, or without effect.

@@ -15,9 +15,9 @@ from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Request, Response
 
 MAX_DOCUMENTS = 2048  # in one request, as many as texts to embed: they wait together
 

@@ -11,13 +11,13 @@ from headway.server.api.openai.asking import language_of
 from headway.server.api.openai.chat import checked_messages
 from headway.server.api.v2.asking import find_or_wake, no_query
 from headway.server.auth.access import Access
+from headway.server.background import AT_ONCE, Steps, background
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
-from headway.server.net.background import AT_ONCE, Steps, background
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Errors, Route
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Request, Response
 
 _MOST_TOKENS = 2**20
 _AT_ONCE = 2**12  # tokens: about a millisecond

@@ -8,8 +8,8 @@ import msgspec
 from headway.server.api.openapi.document import document_of
 from headway.server.auth.access import Access
 from headway.server.models import Models
-from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
+from headway.wire.messages import Request, Response
 
 _PAGE = "page.html"
 # The page is one file: it loads nothing, and asks only the server it came from.

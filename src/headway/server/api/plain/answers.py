@@ -6,8 +6,8 @@ from typing import Any
 from headway.errors import ModelFailed
 from headway.runtime.calling.threads import run_in_thread
 from headway.server.json.encoding import encode_json
-from headway.server.net.messages import JSON, Request, Response
 from headway.signature.foreign import is_image, plain_of, png_of
+from headway.wire.messages import JSON, Request, Response
 
 NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
 EVENTS = "text/event-stream"

@@ -10,10 +10,10 @@ from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.events import Events, TextEvents, event_in_steps
 from headway.server.api.plain.answers import NOT_JSON
 from headway.server.api.v2.generating import single
+from headway.server.background import Steps, Work
 from headway.server.json.encoding import is_large
-from headway.server.net.background import Steps, Work
-from headway.server.net.messages import StreamResponse
 from headway.signature.foreign import encode_plain
+from headway.wire.messages import StreamResponse
 
 _HEADERS = (("Cache-Control", "no-cache"),)
 _texts_of = TextEvents(b"data: ", b"\n\n").of

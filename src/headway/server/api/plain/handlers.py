@@ -33,14 +33,14 @@ from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.generating import whole
 from headway.server.api.v2.tensors import too_many_rows
 from headway.server.auth.access import Access
+from headway.server.background import Steps
 from headway.server.direct import DirectPath
 from headway.server.inference import Inference
 from headway.server.json.body import beyond_floats, decode_json, in_words
-from headway.server.net.background import Steps
-from headway.server.net.messages import Answer, Request, Response
 from headway.server.routes import Route
 from headway.signature.foreign import plain_of
 from headway.signature.values import takes_list, takes_object, takes_text
+from headway.wire.messages import Answer, Request, Response
 
 _NO_PARAMETERS: dict[str, str] = {}
 _MOST_SHOWN = 100  # characters of an example

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from headway.hosting.registry import ServedModel
+from headway.server.background import Steps
 from headway.server.json.body import SMALL_BYTES
 from headway.server.json.encoding import is_large
-from headway.server.net.background import Steps
-from headway.server.net.messages import Request
+from headway.wire.messages import Request
 
 _FEW = 64  # small values between two rests
 

@@ -11,12 +11,12 @@ from headway.hosting.explaining import Story, is_asked_for
 from headway.hosting.registry import PLAIN, Ask, ServedModel
 from headway.server.api.v2.requests import Parameters, Scalar
 from headway.server.auth.keys import Caller
+from headway.server.background import background
 from headway.server.inference import Inference
 from headway.server.json.body import SMALL_BYTES, in_words
 from headway.server.json.outline import outline_of
-from headway.server.net.background import background
-from headway.server.net.headers import DEADLINE, OWN, WireHeaders
-from headway.server.net.messages import Request
+from headway.wire.headers import DEADLINE, OWN, WireHeaders
+from headway.wire.messages import Request
 
 # The protocol's own, and Triton's: every other parameter is for the model.
 _OURS = frozenset(

@@ -49,9 +49,9 @@ from headway.server.api.v2.tensors import (
     shaped,
     to_raw,
 )
+from headway.server.background import AT_ONCE, Steps
 from headway.server.json.body import in_words
 from headway.server.json.outline import outline_of
-from headway.server.net.background import AT_ONCE, Steps
 
 LARGE_BYTES = 256 * 2**10  # of JSON or texts: decoding takes about a millisecond
 _CHECKED_BYTES = 4 * 2**10  # larger bodies are held against the signature before data is read

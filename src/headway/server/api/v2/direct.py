@@ -18,8 +18,8 @@ from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.json_data import element_type, json_data, json_pieces
 from headway.server.api.v2.requests import is_large_json
 from headway.server.api.v2.tensors import Array, TensorSignature, objects
+from headway.server.background import AT_ONCE, Steps
 from headway.server.direct import DirectRequest
-from headway.server.net.background import AT_ONCE, Steps
 
 _MOST_ELEMENTS = 4096  # in a row; what is larger may take its time
 _MOST_STARTS = 64  # output shapes remembered

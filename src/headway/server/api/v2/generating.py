@@ -14,11 +14,11 @@ from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.events import Events, TextEvents, close, event_in_steps
 from headway.server.api.v2.asking import check_count
 from headway.server.api.v2.requests import Parameters
+from headway.server.background import Steps, Work
 from headway.server.json.body import decode_json, in_words
 from headway.server.json.encoding import encode_json, is_large
-from headway.server.net.background import Steps, Work
-from headway.server.net.messages import Request, Response, StreamResponse
 from headway.signature.foreign import plain_of
+from headway.wire.messages import Request, Response, StreamResponse
 
 _TEXT = "text_input"
 _TEXT_END = b'""}\n\n'

@@ -22,8 +22,8 @@ from headway.server.api.v2.tensors import (
     shaped,
     texts,
 )
+from headway.server.background import AT_ONCE, Steps
 from headway.server.json.pieces import PIECE_BYTES, decode_in_pieces
-from headway.server.net.background import AT_ONCE, Steps
 
 LONG_BYTES = 256 * 2**10  # of JSON data: beyond, it is read and written in pieces
 _PIECE = 2**12  # elements

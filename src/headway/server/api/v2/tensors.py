@@ -13,7 +13,7 @@ import numpy
 from headway.errors import InputTooLarge, InvalidInput, ModelFailed, called
 from headway.model import Tensor
 from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
-from headway.server.net.background import AT_ONCE, Steps
+from headway.server.background import AT_ONCE, Steps
 
 Array: TypeAlias = numpy.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview

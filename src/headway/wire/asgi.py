@@ -1,0 +1,165 @@
+"""The same app as a plain ASGI application, to be mounted elsewhere or served by others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from headway.config import MAX_BODY_BYTES
+from headway.runtime.calling.threads import whose
+from headway.server.app import App
+from headway.server.background import joined
+from headway.wire.connections import client_of
+from headway.wire.headers import WireHeaders, request_id
+from headway.wire.http1.wire import one_line
+from headway.wire.messages import Answer, Headers, Request, Response, StreamResponse
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+_LARGE = 256 * 2**10  # bytes
+
+
+class _Gone(Exception):
+    """The client left before its request was whole."""
+
+
+class AsgiApp:
+    """Answers requests only: models are loaded before, and live as long as their owner says."""
+
+    def __init__(self, app: App, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # a server that tries `lifespan` goes on without
+            raise ValueError(f"there is no {scope['type']} here")
+        await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = _request_of(scope)
+        peer = scope.get("client")
+        whose.set(client_of(peer[0]) if peer else "")
+        try:
+            body = await self._read_body(request.headers, receive)
+        except _Gone:
+            return
+        if body is None:
+            message = f"the body is larger than {self._max_body_bytes} bytes"
+            refusal = self._app.refuse(request.path, 413, message, code="input_too_large")
+            refusal.headers = (("Connection", "close"),)
+            await _send_answer(request, refusal, send)
+            return
+        request.body = body
+        answering = asyncio.ensure_future(self._answer(request, send))
+        leaving = asyncio.ensure_future(_wait_gone(receive))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+        finally:  # the client has left, or the server cancels us: nothing stays behind
+            for task in (answering, leaving):
+                task.cancel()
+            await asyncio.wait((answering, leaving))
+
+    async def _read_body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
+        """None: larger than the limit."""
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._max_body_bytes:
+            return None
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._max_body_bytes:
+                return None
+            parts.append(part)
+            if not message.get("more_body", False):
+                return await joined(parts)
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        answer = await self._app.handle(request)
+        if isinstance(answer, Response):
+            await _send_answer(request, answer, send)
+            return
+        chunks = answer.chunks
+        try:
+            try:
+                first = await anext(chunks, None)
+            except Exception as error:  # noqa: BLE001 - the stream is the model's code
+                await _send_answer(request, self._app.answer_error(request, error), send)
+                return
+            await _send_stream(request, answer, first, send)
+        finally:
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def _send_answer(request: Request, response: Response, send: Send) -> None:
+    length = (("Content-Length", str(len(response.body))),)
+    await send(_start(request, response, length))
+    body = b"" if request.method == "HEAD" else response.body
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(
+    request: Request, response: StreamResponse, chunk: bytes | None, send: Send
+) -> None:
+    await send(_start(request, response, ()))
+    while chunk is not None and request.method != "HEAD":
+        if chunk:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if len(chunk) > _LARGE:
+                await asyncio.sleep(0)  # the next may be there: others have their turn
+        chunk = await anext(response.chunks, None)
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _start(request: Request, response: Answer, more: Headers) -> Message:
+    headers = (
+        ("Content-Type", response.content_type),
+        ("X-Request-Id", request.id),
+        *more,
+        *response.headers,
+    )
+    encoded = [(one_line(name.lower()), one_line(value)) for name, value in headers]
+    return {"type": "http.response.start", "status": response.status, "headers": encoded}
+
+
+def _request_of(scope: Scope) -> Request:
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        headers[name] = headers[name] + b", " + value if name in headers else value
+    raw = scope.get("raw_path")  # as sent: only there can %2F be told from /
+    path = raw.decode("latin-1").partition("?")[0] if raw else quote(scope["path"])
+    return Request(
+        scope["method"],
+        _below(path, scope),
+        scope.get("query_string", b"").decode("latin-1"),
+        WireHeaders(headers),
+        b"",
+        request_id(headers.get(b"x-request-id")),
+    )
+
+
+def _below(path: str, scope: Scope) -> str:
+    """Without the prefix that we are mounted under. A parent that was told its own prefix, because
+    a proxy takes that off, has it in `root_path`, but not in the path."""
+    root = quote(scope.get("root_path", ""))
+    for prefix in (root, root.removeprefix(quote(scope.get("app_root_path", "")))):
+        if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+            return path[len(prefix) :] or "/"
+    return path
+
+
+async def _wait_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

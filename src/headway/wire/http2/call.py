@@ -1,0 +1,335 @@
+"""One call of gRPC on one stream: it collects the request, runs the method, and is the context
+that the method sees, with the face of grpc.aio's. It knows no frames and no windows but its own."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, NoReturn, Self
+
+import grpc
+
+from headway.errors import QueueFull
+from headway.runtime.calling.threads import whose
+from headway.server.auth.keys import NOBODY
+from headway.server.errors import is_asked_to_stop
+from headway.wire.http2 import heads
+from headway.wire.http2.call_state import WINDOW, CallState, Status, wake
+from headway.wire.http2.frames import Code, StreamFailed
+from headway.wire.http2.heads import Metadata, Value
+from headway.wire.http2.inbox import Broken, Message, TooLong, prefix_of, whole
+from headway.wire.writes import StreamSink
+
+_log = logging.getLogger(__name__)
+ENCODINGS = frozenset(["identity", "gzip", "deflate"])
+_SMALL = 2**10  # bytes of a whole message that are not counted
+
+
+class Call(CallState):
+    __slots__ = ()
+    takes_parts = True  # of a message; grpc.aio's has no such attribute
+
+    # ---- the connection calls
+
+    def start(self, head_bytes: int) -> None:
+        """Its head is here; so much of it is worth counting."""
+        if head_bytes or self.method.takes_stream:
+            try:
+                self._base_bytes = head_bytes
+                self._hold(0)
+                if self.method.takes_stream:
+                    self._open_inbox()
+            except QueueFull as error:
+                self._refuse_request(error)
+                return
+        loop = self._wire.loop
+        if self.head.timeout_s is not None:
+            self._deadline = loop.time() + self.head.timeout_s
+            self._timer = loop.call_later(self.head.timeout_s, self._expire)
+        if self.method.takes_stream:
+            self._work = self._wire.create_task(self._run(_Requests(self)))
+
+    def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
+        """`size_bytes` counts against its window. Raises StreamFailed."""
+        self.is_received = is_last
+        if is_last and self._inbox is None:
+            message = whole(data, self._limit_bytes())
+            if message is not None:
+                self._begin_whole(message)
+                return
+        self._owed += size_bytes
+        if self._owed > WINDOW:
+            raise StreamFailed(Code.FLOW_CONTROL_ERROR, "more than its window")
+        try:
+            self._collect(data)
+        except (Broken, TooLong, QueueFull) as error:
+            self._refuse_request(error)
+
+    def cancel(self) -> None:
+        """The client does not want the answer."""
+        self.is_over = True
+        task = self._stop_work()
+        if task is None:
+            self.close()
+        else:
+            task.add_done_callback(lambda _: self.close())
+
+    def is_late(self, now: float, limit_s: float) -> bool:
+        """Whether its one request takes longer than that to arrive."""
+        is_arriving = not self.method.takes_stream and not self.is_received
+        return is_arriving and now - self.started_at > limit_s
+
+    # ---- the direct way: a whole answer without a task
+
+    def answer(self, body: bytes) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._work = None
+            self._wire.send_answer(self, body)
+
+    def fail(self, error: BaseException) -> None:
+        self._work = None
+        assert self.method.direct is not None
+        code, message, metadata = self.method.direct.refusal_of(error)
+        self.end(code, message, metadata)
+
+    # ---- receiving
+
+    def _begin_whole(self, data: bytes) -> None:
+        if len(data) > _SMALL:
+            try:
+                self._hold(len(data))
+            except QueueFull as error:
+                self._refuse_request(error)
+                return
+        self._begin(data)
+
+    def _begin(self, data: bytes) -> None:
+        """The only message is here, whole."""
+        direct = self.method.direct if self.head.is_plain else None
+        if direct is not None:
+            self._work = direct.start_known(data, self)
+            if self._work is not None:
+                return
+        try:
+            request = self._parsed(data)
+        except Exception as error:  # noqa: BLE001 - protobuf's own, and there are three of them
+            self._refuse_request(error)
+            return
+        if direct is not None:
+            self._work = direct.start(request, data, self)
+            if self._work is not None:
+                return
+        self._work = self._wire.create_task(self._run(request), len(data))
+
+    def _collect(self, data: bytes) -> None:
+        inbox = self._open_inbox() if self._inbox is None else self._inbox
+        inbox.feed(data)
+        self._hold(len(inbox))
+        if self.method.takes_stream:
+            wake(self._reader)
+            return
+        if not self.is_received:
+            self._give_back()
+            return
+        message = inbox.take()
+        if message is None or len(inbox):
+            raise Broken("the call takes exactly one message")
+        if not message.is_compressed:
+            self._begin(message.data)
+        else:
+            self._work = self._wire.create_task(self._run_packed(message))
+
+    # ---- running
+
+    async def _run_packed(self, message: Message) -> None:
+        try:
+            request = self._parsed(await self._unpacked(message))
+        except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
+            self._work = None  # it is this very task
+            self._refuse_request(error)
+        else:
+            await self._run(request)
+
+    async def _run(self, request: Any) -> None:
+        caller = getattr(self, "caller", None)  # where there are keys
+        whose.set(self._wire.client if caller in (None, NOBODY) else caller.key.tenant)
+        try:
+            await self._respond(request)
+        except grpc.aio.AbortError:
+            pass  # it has said why
+        except asyncio.CancelledError:
+            if is_asked_to_stop():
+                raise
+            self.end(Status.CANCELLED, "the work was cancelled")
+        except Exception as error:  # noqa: BLE001 - the service's code; every caller is answered
+            if not self.is_over:
+                _log.error("a call failed", exc_info=error, extra={"path": self.head.path})
+                self.end(Status.UNKNOWN, "internal error")
+
+    async def _respond(self, request: Any) -> None:
+        method = self.method
+        result = method.run(request, self)
+        if hasattr(result, "__aiter__"):
+            async with aclosing(result):
+                async for message in result:
+                    await self.write(message)
+        else:
+            response = await result
+            if not method.gives_stream:
+                self._answer_once(*self._parts_of(response))
+                return
+        self.end(self._code, self._details)
+
+    def _answer_once(self, *parts: bytes) -> None:
+        if self.is_over:
+            return
+        is_plain = len(parts) == 1 and self._code is Status.OK and not self._trailing
+        if is_plain and self.head_block is heads.HEAD_BLOCK:
+            self.is_over = True
+            self._wire.send_answer(self, parts[0])
+        else:
+            self._wire.send(self, prefix_of(*parts), *parts)
+            self.end(self._code, self._details)
+
+    def _parts_of(self, message: Any) -> Sequence[bytes]:
+        """A large one is not put together: see `server/grpc/large.py`."""
+        parts = getattr(message, "parts", None)
+        return (self.method.serialise(message),) if parts is None else parts()
+
+    def _expire(self) -> None:
+        if self.is_over:
+            return  # its answer waits for room
+        self.end(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self._stop_work()
+
+    # ---- the context's face
+
+    async def read(self) -> Any:
+        """The next request; EOF after the last."""
+        try:
+            message = await self._wait_message()
+            if message is None:
+                return grpc.aio.EOF
+            return self.method.parse(await self._unpacked(message))
+        except Exception as error:  # noqa: BLE001 - ours, zlib's, protobuf's
+            self._refuse_request(error)
+            return await self._wire.loop.create_future()  # until the call is cancelled: it is
+
+    async def _wait_message(self) -> Message | None:
+        inbox = self._inbox
+        assert inbox is not None, "a call of one request has been read"
+        while not self.is_over:
+            message = inbox.take()
+            if message is not None:
+                self._give_back(len(inbox))
+                self._hold(len(inbox))  # what is read counts for its own answer
+                self._wire.earn(1)  # for its frame
+                return message
+            if self.is_received:
+                if len(inbox):
+                    raise Broken("the last message has been cut off")
+                break
+            self._give_back()  # the message may be larger than the window
+            self._reader = self._wire.loop.create_future()
+            await self._reader
+        return None
+
+    async def write(self, message: Any) -> None:
+        """Waits until there is room for more."""
+        if not self.is_over:  # the client has left
+            parts = self._parts_of(message)
+            self._wire.send(self, prefix_of(*parts), *parts)
+        while (writable := self.writable) is not None:
+            await writable
+
+    # ---- the same, in steps
+
+    def send(self, data: bytes) -> None:
+        """Framed messages; where there is no room, they wait."""
+        if not self.is_over:  # the client has left
+            self._wire.send(self, data)
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._wire.call_in_turn(callback)
+
+    def sink(self) -> StreamSink:
+        """For one of the streams that it answers with."""
+        return StreamSink(self._wire.writes, self)
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        """None: there is room now, or the call is over; else done when that is so."""
+        if self.is_closed or not (self.outbox or self._wire.is_paused):
+            return None
+        if self._writer is None or self._writer.done():
+            self._writer = self._wire.loop.create_future()
+        return self._writer
+
+    async def send_initial_metadata(self, metadata: Iterable[tuple[str, Value]]) -> None:
+        if self.head_block is None:
+            raise asyncio.InvalidStateError("the initial metadata has been sent")
+        self.head_block = heads.HEAD_BLOCK + heads.metadata_block(metadata)
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Iterable[tuple[str, Value]] = (),
+    ) -> NoReturn:
+        self.end(code, details, trailing_metadata)
+        raise grpc.aio.AbortError("the call has been aborted")
+
+    def set_trailing_metadata(self, metadata: Iterable[tuple[str, Value]]) -> None:
+        self._trailing = tuple(metadata)
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def set_details(self, details: str) -> None:
+        self._details = details
+
+    def invocation_metadata(self) -> Metadata:
+        return self.head.metadata
+
+    def time_remaining(self) -> float | None:
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - self._wire.loop.time())
+
+    def peer(self) -> str:
+        return self._wire.peer
+
+    def done(self) -> bool:
+        return self.is_closed
+
+    def cancelled(self) -> bool:
+        return self.is_closed and self._code is Status.CANCELLED
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        if self.is_closed:
+            callback(self)
+        else:
+            self._done.append(callback)
+
+
+class _Requests:
+    """All requests of a call, as its method reads them."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        request = await self._call.read()
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return request

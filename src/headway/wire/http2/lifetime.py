@@ -1,0 +1,268 @@
+"""The life of an HTTP/2 connection: what it owes, which calls are answered or dropped, how it ends,
+and its timers. It knows no frames that come in."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Protocol
+
+import grpc
+
+from headway.config import ServerConfig
+from headway.server.auth.keys import Caller
+from headway.server.grpc.calls import Refusal
+from headway.wire.body_room import BodyRoom
+from headway.wire.http2 import frames
+from headway.wire.http2.budget import Account, Budget
+from headway.wire.http2.call import Call
+from headway.wire.http2.call_state import CallState
+from headway.wire.http2.frames import Code, ConnectionFailed
+from headway.wire.http2.heads import Metadata
+from headway.wire.http2.sending import Sending
+from headway.wire.round_robin import RoundRobin
+from headway.wire.writes import Writes
+
+LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
+PING_TIMEOUT_S = 20.0
+RESET_COSTS = 4  # a call that was begun for nothing, or refused
+_ANSWER_EARNS = 8
+_TASK_UNITS = 10  # what a call with a task of its own takes, in the turns after this …
+_BYTES_A_UNIT = 2**12  # … and one more for so much of its message …
+UNREAD_COSTS = 3  # … times this, while the peer does not take its answers
+_CANCEL_S = 3e-5
+
+
+class Owner(Protocol):
+    """The server that holds the connections."""
+
+    room: BodyRoom
+    turns: RoundRobin  # of work that would hold all connections up
+    writes: Writes  # of streams
+    buffer: memoryview  # that all connections read into, one after the other
+    unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
+
+    @property
+    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
+        """The caller with this metadata, if it may call the method at this path, or why not; None
+        where every client may."""
+        ...
+
+    def budget_of(self, address: str) -> Budget:
+        """What all connections of that host share."""
+        ...
+
+    def opened(self, connection: "Lifetime", address: str) -> bool:
+        """Whether there is room for it, from that host."""
+        ...
+
+    def closed(self, connection: "Lifetime") -> None: ...
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        """A call's task that has been cancelled, and may still be cleaning up."""
+        ...
+
+
+class Lifetime(Sending):
+    """Between the sending half and the one that hears."""
+
+    def __init__(self, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
+        super().__init__(loop)
+        self._config = config
+        self._owner = owner
+        self._account: Account = None  # type: ignore[assignment]  # until connected
+        self._client = ""  # whose turn it is; until connected
+        self._open_calls = 0  # those that need no key
+        self._highest_id = 0
+        self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
+        self._is_last = False  # no call after those that have begun
+        self._is_over = False  # what still comes in is thrown away
+        self._left_units = 0  # of work that frames have left to the next turns
+        self._heard_at = self._only_since = 0.0
+        self._pinged_at = 0.0
+        limits = (
+            *(config.header_timeout_s, config.body_timeout_s),
+            *(config.write_timeout_s, config.keep_alive_s),
+        )
+        self._tick_s = min(5.0, *(each / 2 for each in limits))
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- what it costs
+
+    def _charge(self, cost: int = 1) -> None:
+        """A frame that brings no work. Work that is done makes up for it."""
+        if self._account.is_overdrawn(cost, self._heard_at):
+            raise ConnectionFailed(Code.ENHANCE_YOUR_CALM, "too many frames for nothing")
+
+    def charge_refused(self) -> None:
+        """A request that could not be read, found out outside of `data_received`."""
+        if not self._is_over and self._account.is_overdrawn(RESET_COSTS, self.loop.time()):
+            self._fail(Code.ENHANCE_YOUR_CALM, "too many calls for nothing")
+
+    @property
+    def client(self) -> str:
+        return self._client
+
+    def hold(self, more_bytes: int) -> None:
+        self._account.hold(more_bytes)
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        self._owner.left(task)
+
+    def create_task(
+        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
+    ) -> "asyncio.Task[None]":
+        units = _TASK_UNITS + size_bytes // _BYTES_A_UNIT
+        # Whose answers leave at once waits for its work: many calls at once are cheaper. Who takes
+        # no answer would have us do as much for nothing, and others wait for that.
+        is_unread = bool(self._blocked) or self._first_window <= 0
+        self._left_units += units * UNREAD_COSTS if is_unread else units
+        return self.loop.create_task(work)
+
+    @property
+    def writes(self) -> Writes:
+        return self._owner.writes
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._owner.turns.call(self._client, callback)
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._account.held_bytes
+
+    # ---- work and what is none
+
+    def earn(self, units: int) -> None:
+        self._account.earn(units)
+
+    def _forget(self, call: CallState) -> None:
+        self._calls.pop(call.id, None)
+        if call.method.is_open:
+            self._open_calls -= 1
+        if not call.is_refused:
+            self._account.earn(_ANSWER_EARNS)
+        call.close()
+        if self._is_last:
+            self._close_if_done()
+
+    def _drop(self, stream_id: int) -> None:
+        call = self._calls.pop(stream_id, None)
+        self._blocked.pop(stream_id, None)
+        if call is not None:
+            if call.method.is_open:
+                self._open_calls -= 1
+            call.cancel()
+            self._close_if_done()
+
+    def _charge_reset(self, stream_id: int) -> None:
+        """Of a call that was begun for nothing, its head as well."""
+        call = self._calls.get(stream_id)
+        self._charge(RESET_COSTS + (0 if call is None else call.head_cost))
+
+    def _reset(self, stream_id: int, code: Code) -> None:
+        self._charge_reset(stream_id)
+        self._transport.write(frames.rst_stream(stream_id, code))
+        self._drop(stream_id)
+
+    # ---- ending
+
+    def finish_calls(self) -> None:
+        """Take no call after those that have begun."""
+        if self._is_last or self._is_over:
+            return
+        self._is_last = True
+        self._transport.write(frames.goaway(self._highest_id, Code.NO_ERROR, "the server stops"))
+        self._close_if_done()
+
+    def cut(self) -> None:
+        """Time is up: calls that still wait are told so."""
+        for call in list(self._calls.values()):
+            call.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            call.cancel()
+        self._calls.clear()
+        self._blocked.clear()
+        self._close()
+
+    def _close_if_done(self) -> None:
+        if self._is_last and not self._calls and not self._is_over:
+            self._close()
+
+    def _close(self) -> None:
+        self._is_over = True
+        self._paused_at = self.loop.time()  # what is unsent has its time to leave
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._transport.close()
+
+    def _fail(self, code: Code, message: str) -> None:
+        """It cannot go on. Its calls are lost, as the peer knows."""
+        self._is_over = True
+        self._end_calls()
+        if self._transport.is_closing():
+            return
+        self._transport.write(frames.goaway(self._highest_id, code, message))
+        if self._transport.can_write_eof():
+            # Closing on unread bytes makes the kernel reset the connection, and the peer would
+            # never see the reason: stay a while and throw away what comes.
+            self._transport.write_eof()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_later(LINGER_S, self._transport.abort)
+        else:
+            self._close()
+
+    def _end_calls(self) -> None:
+        """There may be a thousand, whose tasks clean up: in turns with others. A server that stops
+        waits for their tasks, so these are cancelled at once."""
+        ended, self._calls = self._calls, {}
+        self._blocked.clear()
+        self._open_calls = 0
+        for call in ended.values():
+            call.is_over = True  # at once: nothing is written any more
+        if ended and self._is_last:
+            deque(_cancelling(ended), maxlen=0)
+        elif ended:
+            self._owner.turns.begin(self._client, _cancelling(ended))
+
+    # ---- the clock
+
+    def _tick(self) -> None:
+        """Now and then: no call sets a timer of its own."""
+        self._timer = self.loop.call_later(self._tick_s, self._tick)
+        now, config = self.loop.time(), self._config
+        if (self.is_paused or self._is_over) and self._is_stuck(now, config.write_timeout_s):
+            self._transport.abort()
+        elif self._is_over:
+            return
+        elif self._only is not None and now - self._only_since > config.header_timeout_s:
+            self._fail(Code.ENHANCE_YOUR_CALM, "the head takes too long")
+        elif now - self._heard_at > config.keep_alive_s and not self._is_choked:
+            self._ping(now)
+        if self._calls:
+            self._owner.turns.begin(self._client, self._check_calls(now))
+
+    def _ping(self, now: float) -> None:
+        """Is the client still there?"""
+        if self._pinged_at <= self._heard_at:
+            self._pinged_at = now
+            self._transport.write(frames.frame(frames.PING, 0, 0, b"headway?"))
+        elif now - self._pinged_at > PING_TIMEOUT_S:
+            self._transport.abort()
+
+    def _check_calls(self, now: float) -> Iterator[float]:
+        config = self._config
+        for call in list(self._calls.values()):
+            limit_s = config.header_timeout_s if call.method.is_open else config.body_timeout_s
+            if self._is_over or call.is_closed:
+                continue  # since it was their turn
+            if call.is_late(now, limit_s):
+                call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long to arrive")
+                yield 0.0
+            elif call.outbox and now > call.due_at + config.write_timeout_s:
+                self._transport.write(frames.rst_stream(call.id, Code.CANCEL))
+                self._drop(call.id)
+                yield _CANCEL_S
+
+
+def _cancelling(calls: dict[int, Call]) -> Iterator[float]:
+    while calls:
+        calls.popitem()[1].cancel()
+        yield _CANCEL_S

@@ -1,0 +1,97 @@
+"""What a call has to do with: the method that it calls, and the connection that it came by."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from headway.server.grpc.calls import Refusal
+from headway.server.routes import Pending
+from headway.wire.writes import Writes
+
+if TYPE_CHECKING:
+    from headway.wire.http2.call_state import CallState
+
+
+class Direct(Protocol):
+    """The commonest kind of request, answered without a task."""
+
+    def start_known(self, data: bytes, call: "CallState") -> Pending | None:
+        """None: it has to be parsed."""
+        ...
+
+    def start(self, request: Any, data: bytes, call: "CallState") -> Pending | None:
+        """`data` was parsed to `request`. None: it is not of that kind."""
+        ...
+
+    def refusal_of(self, error: BaseException) -> Refusal: ...
+
+
+class Method(NamedTuple):
+    """As the service has it. It is called with a request, or all requests, and a context."""
+
+    run: Callable[[Any, Any], Any]
+    parse: Callable[[bytes], Any]
+    serialise: Callable[[Any], bytes]
+    takes_stream: bool
+    gives_stream: bool
+    direct: Direct | None = None
+    is_open: bool = False  # it needs no key
+
+
+class Wire(Protocol):
+    """What a call needs of its connection."""
+
+    loop: asyncio.AbstractEventLoop
+    peer: str
+
+    @property
+    def client(self) -> str:
+        """Who shares a turn with it."""
+        ...
+
+    limit_bytes: int  # of a message
+    unpacking: asyncio.Semaphore  # how many are unpacked at a time
+
+    @property
+    def writes(self) -> Writes: ...
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    def send_answer(self, call: "CallState", body: bytes) -> None:
+        """Head, one message, trailers: the whole of a plain answer."""
+        ...
+
+    def send(self, call: "CallState", *parts: bytes) -> None: ...
+
+    def finish(self, call: "CallState", trailers: bytes) -> None: ...
+
+    def give_back(self, call: "CallState", size_bytes: int) -> None:
+        """It may send so much more."""
+        ...
+
+    def create_task(
+        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
+    ) -> "asyncio.Task[None]":
+        """`size_bytes`: of the message that it works on."""
+        ...
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        """It has been cancelled, and may still be cleaning up."""
+        ...
+
+    def hold(self, more_bytes: int) -> None:
+        """So much more, or less, waits in memory. Raises QueueFull."""
+        ...
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        """When others who have much to do have had their turn."""
+        ...
+
+    def earn(self, units: int) -> None:
+        """We have done something for the peer."""
+        ...
+
+    def charge_refused(self) -> None:
+        """A request could not be read. It may end the connection."""
+        ...

@@ -1,0 +1,105 @@
+"""Small writes of many streams, done together.
+
+A write costs more than all else that a token needs. A step of a model has a token for each of its
+streams: their events are made first, then they are written, one connection after the other. Where
+many streams get tokens faster than anybody reads, several tokens go into one write.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from headway.runtime.driving.step_queue import Pause
+from headway.wire.messages import Out
+
+SMALL_BYTES = 4096  # a stream that holds more writes at once
+_STREAM_S = 1e-4  # of pause for each stream that was written: ten times what a write takes
+_SHORT_S = 1e-3  # a pause below is none: event loops count in milliseconds
+
+
+class Writes:
+    """Of one port's streams.
+
+    After a round of writes is a pause, the longer the more streams were written. What comes after
+    the pause leaves in the turn it comes in, with what came during the pause; if nothing more
+    comes, that leaves after twice the pause. Models in other threads do not wake us in the pause.
+    """
+
+    __slots__ = ("_most_pause_s", "_timer", "clock", "is_due", "next_at", "pause", "waiting")
+
+    def __init__(self, most_pause_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_pause_s = most_pause_s
+        self.waiting: list[StreamSink] = []  # each from its first part on
+        self._timer: asyncio.TimerHandle | None = None  # while there is a pause
+        self.is_due = False  # at the end of this turn
+        self.clock = clock
+        self.next_at = 0.0  # a part that comes later is written at the end of its turn
+        self.pause = Pause(clock)
+
+    def come_due(self) -> None:
+        """One more part is held, after the pause."""
+        self.is_due = True
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.is_due, self.next_at = True, 0.0
+        try:
+            self.pause.end()  # what was held back leaves with the rest
+        finally:
+            self.is_due = False
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        pause_s = min(len(waiting) * _STREAM_S, self._most_pause_s)
+        if pause_s >= _SHORT_S:
+            self.next_at = self.clock() + pause_s
+            self.pause.begin(self.next_at)
+            self._timer = asyncio.get_running_loop().call_later(2 * pause_s, self._flush)
+        for sink in waiting:
+            held, sink.held = sink.held, b""
+            if held:  # it may have left meanwhile, with a large one
+                sink.out.send(held)
+
+
+class StreamSink:
+    """Where the parts of one stream go. Small ones are held, and written with those of others."""
+
+    __slots__ = ("_writes", "call_in_turn", "held", "out", "pause")
+
+    def __init__(self, writes: Writes, out: Out) -> None:
+        self._writes = writes
+        self.out = out
+        self.held = b""
+        self.pause = writes.pause
+        self.call_in_turn = out.call_in_turn
+
+    async def wait_writable(self) -> None:
+        while (writable := self.out.writable) is not None:
+            await writable
+
+    def write(self, part: bytes) -> None:
+        held, writes = self.held, self._writes
+        if len(held) + len(part) > SMALL_BYTES:
+            self.flush()
+            self.out.send(part)
+            return
+        if held:
+            self.held = held + part
+        else:
+            self.held = part
+            writes.waiting.append(self)
+        if not writes.is_due and writes.clock() >= writes.next_at:
+            writes.come_due()
+
+    def flush(self) -> None:
+        if held := self.take():
+            self.out.send(held)
+
+    def take(self) -> bytes:
+        """What is held, to be written with what follows."""
+        held, self.held = self.held, b""
+        return held
