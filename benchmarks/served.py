@@ -224,11 +224,8 @@ def serve_many(port: int) -> None:
         serve_headway(str(file), port, "--grpc-port", "-1")
 
 
-def headway_grpc(stack: str) -> Callable[[int], None]:
-    target, grpc_stack = "benchmarks.served:Zero", ("--grpc-stack", stack)
-    return lambda port: serve_headway(
-        target, 0, "--name", "zero", "--grpc-port", str(port), *grpc_stack
-    )
+def headway_grpc(port: int) -> None:
+    serve_headway("benchmarks.served:Zero", 0, "--name", "zero", "--grpc-port", str(port))
 
 
 def mosec(worker: str, wait_ms: int = 5) -> Callable[[int], None]:
@@ -255,8 +252,7 @@ SERVERS: dict[str, Callable[[int], None]] = {
     "mosec-minilm": mosec("Embed"),
     "litserve-minilm": serve_litserve,
     "headway-speech": lambda port: serve_headway("moonshine", port, "--grpc-port", "-1"),
-    "headway-grpc": headway_grpc("headway"),
-    "headway-grpcio": headway_grpc("grpcio"),
+    "headway-grpc": headway_grpc,
     "mosec-zero": mosec("Zero"),
     "mosec-records": mosec("Records"),
     "mosec-zero-msgspec": mosec("FastZero", 1),

@@ -3,7 +3,7 @@
     python -m benchmarks attacks
     .venv-llm/bin/python -m benchmarks attacks-chat
 
-Over HTTP, below a prefix of another application, over gRPC on our own HTTP/2 and on grpcio's;
+Over HTTP, below a prefix of another application, over gRPC;
 without a key and with one; and on a language model. The attacker comes from 127.0.0.2, the clients
 from 127.0.0.1, so that limits for one address can tell them apart. The server has one core;
 attackers and clients share another, which is the clients' whenever they want it. Every limit is

@@ -11,7 +11,7 @@ from benchmarks.attacks.run import one_line_each
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description=__doc__)
     parser.add_argument("names", nargs="+", metavar="name")
-    parser.add_argument("--stack", default="headway", choices=("headway", "mounted", "grpcio"))
+    parser.add_argument("--stack", default="headway", choices=("headway", "mounted"))
     parser.add_argument("--key", default="both", choices=("both", "no", "yes"))
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()

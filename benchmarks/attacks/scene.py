@@ -56,7 +56,6 @@ TOML = """
 [server]
 port = 0
 grpc_port = 0
-grpc_stack = "{stack}"
 shared_memory = true
 keys_file = "keys.toml"
 max_body_bytes = 1048576
@@ -177,7 +176,7 @@ class Scene(NamedTuple):
 
 @contextlib.contextmanager
 def attacked(stack: str = "headway", chat: Path | None = None) -> Iterator[Scene]:
-    """`stack`: of gRPC; or `mounted`, below a prefix of an application on uvicorn, without gRPC.
+    """`stack`: `headway`; or `mounted`, below a prefix of an application on uvicorn, without gRPC.
     `chat`: the folder of a language model, which is served beside the others."""
     is_mounted = stack == "mounted"
     with tempfile.TemporaryDirectory() as name:
@@ -185,8 +184,7 @@ def attacked(stack: str = "headway", chat: Path | None = None) -> Iterator[Scene
         honest, attacker = new_key(), new_key()
         (folder / "attacked.py").write_text(MODEL)
         (folder / "mounted.py").write_text(MOUNTED)
-        stack = "headway" if is_mounted else stack
-        toml = TOML.format(stack=stack, body_timeout_s=BODY_TIMEOUT_S)
+        toml = TOML.format(body_timeout_s=BODY_TIMEOUT_S)
         toml += "" if chat is None else CHAT_TOML.format(folder=chat)
         (folder / "headway.toml").write_text(toml)
         (folder / "keys.toml").write_text(KEYS.format(honest=honest.hash, attacker=attacker.hash))

@@ -212,9 +212,6 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     grpc_port: Annotated[int, _doc("gRPC port; 0: any free one, -1: no gRPC", ge=-1, le=65535)] = (
         8001
     )
-    grpc_stack: Annotated[
-        Literal["headway", "grpcio"], _doc("what serves gRPC: our own, or grpc.aio")
-    ] = "headway"
     server_name: Annotated[
         str, _doc("the name in /v2; some clients look for triton", min_length=1)
     ] = "headway"

@@ -1,4 +1,4 @@
-"""The same answers on every stack: own HTTP, ASGI, own gRPC, grpcio."""
+"""The same answers on every stack: own HTTP, ASGI, own gRPC."""
 
 import asyncio
 import json
@@ -11,13 +11,11 @@ import grpc
 import httpx
 import pytest
 import uvicorn
-from msgspec.structs import replace
 from serving import MOST_S, Serving
 
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.server import GrpcServer
 from headway.server.run import make_app
 from headway.wire.asgi import AsgiApp
 
@@ -30,7 +28,6 @@ class Others(NamedTuple):
     """Addresses beside the own stacks."""
 
     asgi: str
-    grpcio: str
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +42,15 @@ async def _others(served: Serving) -> AsyncIterator[Others]:
     registry, config = Registry(), ServerConfig(port=0, grpc_port=0, drain_s=1)
     registry.add(served.model)
     app = AsgiApp(make_app(registry, config), max_body_bytes=config.max_body_bytes)
-    async with GrpcServer(registry, replace(config, grpc_stack="grpcio")) as grpcio:
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            server = uvicorn.Server(
-                uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
-            )
-            running = asyncio.create_task(server.serve(sockets=[listening]))
-            yield Others(f"http://127.0.0.1:{listening.getsockname()[1]}", grpcio.address)
-            server.should_exit = True
-            await running
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        )
+        running = asyncio.create_task(server.serve(sockets=[listening]))
+        yield Others(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        server.should_exit = True
+        await running
 
 
 def url_of(stack: str, served: Serving, others: Others) -> str:
@@ -109,8 +105,7 @@ def test_a_client_that_leaves_frees_its_blocks(served: Serving, others: Others, 
     served.wait_idle()
 
 
-@pytest.mark.parametrize("stack", ["own", "grpcio"])
-def test_a_text_over_grpc(served: Serving, others: Others, stack: str) -> None:
+def test_a_text_over_grpc(served: Serving) -> None:
     """`ModelStreamInfer`: a response for every part, which together are the whole."""
     whole = httpx.post(
         f"{served.url}/v2/models/tiny/generate",
@@ -123,8 +118,7 @@ def test_a_text_over_grpc(served: Serving, others: Others, stack: str) -> None:
     request.parameters["temperature"].double_param = 0.0
     request.parameters["ignore_eos"].bool_param = True
     request.parameters["max_tokens"].int64_param = 12
-    address = served.grpc if stack == "own" else others.grpcio
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(served.grpc) as channel:
         method = channel.stream_stream(
             "/inference.GRPCInferenceService/ModelStreamInfer",
             request_serializer=pb.ModelInferRequest.SerializeToString,

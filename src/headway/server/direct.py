@@ -89,11 +89,6 @@ class DirectPath(Generic[Message]):
         inference = DirectInference(asker, served, codec, asked, tenant)
         return inference if served.submit_direct(inference) else None
 
-    def codec_of(self, model: str, version: str = "") -> DirectCodec[Message] | None:
-        """The one that its requests went through; None: none did yet."""
-        known = self._codecs.get((model, version))
-        return None if known is None else known[1]
-
     def _forget(self, served: ServedModel) -> None:
         for key in [key for key, known in self._codecs.items() if known[0] is served]:
             del self._codecs[key]

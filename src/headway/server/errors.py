@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 class Status(NamedTuple):
     http: int
-    grpc: str  # a name of grpc.StatusCode, so that this file needs no grpc
+    grpc: str  # a name of gRPC's statuses
 
 
 _STATUS: dict[type[errors.HeadwayError], Status] = {

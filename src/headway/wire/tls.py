@@ -10,8 +10,7 @@ import logging
 import os
 import ssl
 import threading
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from headway.config import ServerConfig
 from headway.errors import ConfigError
@@ -21,16 +20,8 @@ Protocol: TypeAlias = Literal["http/1.1", "h2"]  # as TLS names them
 Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
-class Pem(NamedTuple):
-    """The files' contents, for gRPC, which takes no paths."""
-
-    key: bytes
-    chain: bytes
-    client_ca: bytes | None
-
-
 class Certificates:
-    """The certificate in use. Safe from any thread: gRPC asks from its own."""
+    """The certificate in use."""
 
     def __init__(self, config: ServerConfig) -> None:
         """Raises ConfigError where they cannot be used."""
@@ -40,26 +31,18 @@ class Certificates:
             self._paths.append(self._client_ca)
         self._lock = threading.Lock()
         try:
-            self._stamp, self._pem, self._contexts = self._load()
+            self._stamp, self._contexts = self._load()
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"{' '.join(self._paths)}: {_said(error)}", field="tls_cert"
             ) from error
         self._refused: Stamp | None = None  # the files that did not fit
 
-    @property
-    def requires_client(self) -> bool:
-        return bool(self._client_ca)
-
     def context(self, protocol: Protocol = "http/1.1") -> ssl.SSLContext:
         """For one handshake, with the certificate of this moment. (A context that is exchanged
         within the handshake, by its SNI callback, would leave the sessions where they were.)"""
         self.refresh()
         return self._contexts[protocol]
-
-    def pem(self) -> Pem:
-        self.refresh()
-        return self._pem
 
     def refresh(self) -> bool:
         """Read the files again where they have changed; whether they had, and are good."""
@@ -69,7 +52,7 @@ class Certificates:
                 if stamp in (self._stamp, self._refused):
                     return False
                 self._refused = stamp  # until it is known to be good
-                self._stamp, self._pem, self._contexts = self._load()
+                self._stamp, self._contexts = self._load()
             except (OSError, ssl.SSLError) as error:
                 _log.error("the old certificate stays: %s", _said(error))
                 return False
@@ -81,13 +64,12 @@ class Certificates:
         found = (os.stat(path) for path in self._paths)  # through links, as Kubernetes swaps them
         return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
 
-    def _load(self) -> tuple[Stamp, Pem, dict[Protocol, ssl.SSLContext]]:
+    def _load(self) -> tuple[Stamp, dict[Protocol, ssl.SSLContext]]:
         stamp = self._look()
         contexts = {protocol: self._made(protocol) for protocol in get_args(Protocol)}
-        chain, key, *client_ca = (Path(path).read_bytes() for path in self._paths)
         if self._look() != stamp:
             raise OSError("the files change while they are read")
-        return stamp, Pem(key, chain, client_ca[0] if client_ca else None), contexts
+        return stamp, contexts
 
     def _made(self, protocol: Protocol) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -112,18 +94,3 @@ def _said(error: BaseException) -> str:
     return (
         getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
     ).strip()
-
-
-def grpc_credentials(certificates: Certificates) -> Any:
-    """The same for gRPC: it asks for the certificate at every handshake."""
-    import grpc
-
-    def configuration() -> Any:
-        pem = certificates.pem()
-        return grpc.ssl_server_certificate_configuration(
-            [(pem.key, pem.chain)], root_certificates=pem.client_ca
-        )
-
-    return grpc.dynamic_ssl_server_credentials(
-        configuration(), configuration, certificates.requires_client
-    )

@@ -69,7 +69,7 @@ class Client(Protocol):
 
 
 HTTP = ("http", "asgi")
-GRPC = ("grpc", "grpcio")
+GRPC = ("grpc",)
 
 
 # ---- how calls run

@@ -18,14 +18,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def server_on_grpcio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("serve")
-    (folder / "headway.toml").write_text(TOML)
-    with served(folder, "headway.toml", "--grpc-stack", "grpcio") as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tokenizers")

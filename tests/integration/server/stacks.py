@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import uvicorn
-from msgspec.structs import replace
 from served_models import MOST_S, FewWords, Flip, Gate, Pairs, Words
 
 from headway.config import ModelConfig, ServerConfig
@@ -81,7 +80,6 @@ class Addresses(NamedTuple):
     http: str
     asgi: str
     grpc: str
-    grpcio: str
 
     def of(self, stack: str) -> str:
         address: str = getattr(self, stack)
@@ -204,11 +202,10 @@ class Stacks:
         app = make_app(self.registry, config)
         async with (
             HttpServer(app, config) as http,
-            GrpcServer(self.registry, replace(config, grpc_stack="headway")) as grpc,
-            GrpcServer(self.registry, replace(config, grpc_stack="grpcio")) as grpcio,
+            GrpcServer(self.registry, config) as grpc,
             on_uvicorn(AsgiApp(app, max_body_bytes=MAX_BODY_BYTES)) as asgi,
         ):
-            yield Addresses(http.url.removeprefix("http://"), asgi, grpc.address, grpcio.address)
+            yield Addresses(http.url.removeprefix("http://"), asgi, grpc.address)
 
 
 @asynccontextmanager

@@ -49,16 +49,15 @@ def test_over_grpc_a_proxy_is_not_the_administrator_either(server: Server) -> No
         client.unregister_system_shared_memory()
 
 
-@pytest.mark.parametrize("stack", ["headway", "grpcio"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_without_a_key_there_is_no_administrator_unless_the_operator_says_so(
-    tmp_path: Path, host: str, stack: str
+    tmp_path: Path, host: str
 ) -> None:
     """Whatever the address says: a plain proxy on this machine hands on anybody's requests."""
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
 
-    arguments = ("--host", host, "--port", "0", "--grpc-port", "0", "--grpc-stack", stack)
+    arguments = ("--host", host, "--port", "0", "--grpc-port", "0")
     with served(tmp_path, "served_models:Upper", *arguments) as server:
         here = f"http://127.0.0.1:{server.port}"
         for method, path in ADMIN:
@@ -74,11 +73,10 @@ def test_without_a_key_there_is_no_administrator_unless_the_operator_says_so(
                 client.unload_model("upper")
 
 
-@pytest.mark.parametrize("stack", ["headway", "grpcio"])
-def test_an_operator_may_open_a_server_that_others_can_reach(tmp_path: Path, stack: str) -> None:
+def test_an_operator_may_open_a_server_that_others_can_reach(tmp_path: Path) -> None:
     import tritonclient.grpc as triton
 
-    arguments = ("--host", "0.0.0.0", "--port", "0", "--grpc-port", "0", "--grpc-stack", stack)
+    arguments = ("--host", "0.0.0.0", "--port", "0", "--grpc-port", "0")
     with served(tmp_path, "served_models:Upper", *arguments, "--admin-without-key") as server:
         server.log.wait_for("every client that reaches 0.0.0.0 may administrate without a key")
         here = f"http://127.0.0.1:{server.port}"

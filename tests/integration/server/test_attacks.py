@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from benchmarks.attacks import over_grpc
 from benchmarks.attacks.honest import HonestClients
 from benchmarks.attacks.run import GRPC_ATTACKS, HTTP_ATTACKS, MOUNTED_ATTACKS, Line
 from benchmarks.attacks.scene import Attack, Memory, Scene, attacked
@@ -77,14 +76,4 @@ def test_so_it_is_below_a_prefix_of_another_application(
 @pytest.mark.parametrize("name", GRPC_ATTACKS)
 def test_so_it_is_over_grpc(stage: Stage, name: str, has_key: bool) -> None:
     line = attack(stage, name, GRPC_ATTACKS[name], has_key=has_key)
-    assert line.outcome.is_refused, line.outcome
-
-
-@on("grpcio")
-@pytest.mark.parametrize("has_key", HAS_KEY)
-@pytest.mark.parametrize("name", over_grpc.ATTACKS)
-def test_a_message_is_refused_on_the_other_stack_too(
-    stage: Stage, name: str, has_key: bool
-) -> None:
-    line = attack(stage, name, over_grpc.ATTACKS[name], has_key=has_key)
     assert line.outcome.is_refused, line.outcome

@@ -83,7 +83,7 @@ def test_without_extras_the_built_in_model_says_the_whole_fix(python: Path, tmp_
 
 def test_a_second_install_with_an_old_protobuf_breaks_nothing(python: Path, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    pip(python, "hpack>=4.1", "grpcio>=1.49")
+    pip(python, "hpack>=4.1")
     pip(python, "tritonclient[grpc]==2.41.0")
     pip(python, OLD_PROTOBUF)
     done = run(python, tmp_path, "-c", CALL)

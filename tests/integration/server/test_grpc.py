@@ -68,8 +68,7 @@ async def serving(
 class Running:
     """The server in a thread of its own, for clients that block."""
 
-    def __init__(self, stack: str) -> None:
-        self.stack = stack
+    def __init__(self) -> None:
         self.gate, self.narrow = Gate(), Gate()
         self.models = {
             "double": Double(4),
@@ -86,7 +85,7 @@ class Running:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with serving(self.models, grpc_stack=self.stack) as (server, _):
+        async with serving(self.models) as (server, _):
             self.address.put(server.address)
             await self._stop.wait()
 
@@ -101,16 +100,9 @@ class Running:
         assert not self._thread.is_alive()
 
 
-@pytest.fixture(scope="module", params=["headway", "grpcio"])
-def stack(request: pytest.FixtureRequest) -> str:
-    """Every test of a server runs on both: they answer alike."""
-    name: str = request.param
-    return name
-
-
 @pytest.fixture(scope="module")
-def running(stack: str) -> Iterator[Running]:
-    with Running(stack) as server:
+def running() -> Iterator[Running]:
+    with Running() as server:
         yield server
 
 
@@ -290,9 +282,7 @@ def test_large_messages(client: Any) -> None:
     assert answer == large.upper().encode()
 
 
-async def test_messages_over_the_limit_are_refused_with_it_and_the_stream_goes_on(
-    stack: str,
-) -> None:
+async def test_messages_over_the_limit_are_refused_with_it_and_the_stream_goes_on() -> None:
     import tritonclient.grpc.aio as aio
 
     small, large, vast = (
@@ -304,7 +294,7 @@ async def test_messages_over_the_limit_are_refused_with_it_and_the_stream_goes_o
             yield {"model_name": "double", "inputs": inputs}
 
     async with (
-        serving({"double": Double(width=4)}, max_body_bytes=4096, grpc_stack=stack) as (server, _),
+        serving({"double": Double(width=4)}, max_body_bytes=4096) as (server, _),
         aio.InferenceServerClient(server.address) as client,
     ):
         with pytest.raises(InferenceServerException, match="at most 4096 are allowed") as told:
@@ -596,12 +586,12 @@ def test_a_text_that_is_none_is_its_requests_error_and_the_stream_goes_on(runnin
         assert told.get(timeout=WAIT_S).raw_output_contents[0][4:] == b"b"
 
 
-async def test_a_stream_that_is_faster_than_its_client_loses_nothing(stack: str) -> None:
+async def test_a_stream_that_is_faster_than_its_client_loses_nothing() -> None:
     """More than a window of texts, as fast as the model makes them."""
     letters = [chr(0x4E00 + n) for n in range(3_000)]
 
     async with (
-        serving({"letters": Letters()}, grpc_stack=stack) as (server, _),
+        serving({"letters": Letters()}) as (server, _),
         grpc.aio.insecure_channel(server.address) as channel,
     ):
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer()
@@ -628,8 +618,7 @@ def test_what_is_no_message_is_refused_and_not_logged(
             with pytest.raises(grpc.RpcError) as caught:
                 ask()
             assert caught.value.code() in (Code.INTERNAL, Code.UNKNOWN)
-    if running.stack == "headway":
-        assert not caplog.records
+    assert not caplog.records
 
 
 # ---- shared memory
@@ -718,7 +707,7 @@ def reflected(channel: Any, version: str, **asked: str) -> Any:
 # ---- beside HTTP
 
 
-def test_serve_listens_for_both_and_stops_both(tmp_path: Path, stack: str) -> None:
+def test_serve_listens_for_both_and_stops_both(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "import headway\n"
         "class Upper(headway.Model[str, str]):\n"
@@ -728,7 +717,7 @@ def test_serve_listens_for_both_and_stops_both(tmp_path: Path, stack: str) -> No
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "headway", "serve", "app:Upper"),
-            *("--port=0", "--grpc-port=0", f"--grpc-stack={stack}"),
+            *("--port=0", "--grpc-port=0"),
         ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -751,8 +740,9 @@ def test_serve_listens_for_both_and_stops_both(tmp_path: Path, stack: str) -> No
 
 
 def _uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    for name in [each for each in sys.modules if each.startswith("headway.server.grpc.")]:
+    monkeypatch.setitem(sys.modules, "hpack", None)
+    ours = ("headway.server.grpc.", "headway.wire.http2.")
+    for name in [each for each in sys.modules if each.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
 
 
@@ -792,11 +782,11 @@ def test_no_port_no_grpc() -> None:
 # ---- the other client, and stopping
 
 
-async def test_the_async_client(stack: str) -> None:
+async def test_the_async_client() -> None:
     import tritonclient.grpc.aio as aio
 
     async with (
-        serving({"double": Double(4), "letters": Letters()}, grpc_stack=stack) as (server, _),
+        serving({"double": Double(4), "letters": Letters()}) as (server, _),
         aio.InferenceServerClient(server.address) as client,
     ):
         answers = await asyncio.gather(
@@ -820,11 +810,9 @@ async def connected(gate: Gate, **settings: Any) -> AsyncIterator[tuple[GrpcServ
         yield server, channel
 
 
-async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it(
-    stack: str,
-) -> None:
+async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it() -> None:
     gate = Gate()
-    async with connected(gate, grpc_stack=stack, drain_s=3600.0) as (server, channel):
+    async with connected(gate, drain_s=3600.0) as (server, channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         health = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest())
@@ -849,10 +837,10 @@ async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it(
 
 
 async def test_a_stream_that_is_cancelled_withdraws_what_it_asked(
-    stack: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     gate = Gate()
-    async with connected(gate, grpc_stack=stack) as (_, channel):
+    async with connected(gate) as (_, channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         stream = stub.ModelStreamInfer()
         with gate.closed():
@@ -867,11 +855,9 @@ async def test_a_stream_that_is_cancelled_withdraws_what_it_asked(
     assert not caplog.records
 
 
-async def test_stopping_gives_up_at_its_deadline(
-    stack: str,
-) -> None:
+async def test_stopping_gives_up_at_its_deadline() -> None:
     gate = Gate()
-    async with connected(gate, drain_s=0.1, grpc_stack=stack) as (server, channel):
+    async with connected(gate, drain_s=0.1) as (server, channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with gate.closed():
             begun = asyncio.ensure_future(
@@ -883,21 +869,17 @@ async def test_stopping_gives_up_at_its_deadline(
                 await begun
 
 
-async def test_a_port_that_is_taken_fails_the_start(
-    stack: str,
-) -> None:
-    async with serving({"double": Double(4)}, grpc_stack=stack) as (server, registry):
-        other = GrpcServer(registry, ServerConfig(grpc_port=server.port, grpc_stack=stack))
+async def test_a_port_that_is_taken_fails_the_start() -> None:
+    async with serving({"double": Double(4)}) as (server, registry):
+        other = GrpcServer(registry, ServerConfig(grpc_port=server.port))
         with pytest.raises(
             ConfigError, match=r"cannot listen on .* (in use; --grpc-port chooses|Failed to bind)"
         ):
             await other.start()
 
 
-async def test_a_closed_model_is_unavailable_and_health_says_so(
-    stack: str,
-) -> None:
-    async with serving({"double": Double(4)}, grpc_stack=stack) as (server, registry):
+async def test_a_closed_model_is_unavailable_and_health_says_so() -> None:
+    async with serving({"double": Double(4)}) as (server, registry):
         await registry.get("double").close()  # type: ignore[attr-defined]
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

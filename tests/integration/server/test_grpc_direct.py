@@ -118,7 +118,7 @@ async def running(max_queue: int = 4096, keys: Sequence[KeyConfig] = ()) -> Asyn
     registry = Registry()
     registry.add(served)
     await served.start()
-    front = ServerConfig(grpc_port=0, grpc_stack="headway", drain_s=WAIT_S)
+    front = ServerConfig(grpc_port=0, drain_s=WAIT_S)
     server = GrpcServer(registry, front, guard=Guard(front, keys))
     try:
         async with server, grpc.aio.insecure_channel(server.address) as channel:
@@ -287,7 +287,7 @@ async def test_stopping_gives_up_at_its_deadline_and_says_so() -> None:
 
 @pytest.mark.real_time
 async def test_there_is_room_for_so_many_connections_of_one_address() -> None:
-    config = ServerConfig(grpc_port=0, grpc_stack="headway", max_connections_per_address=2)
+    config = ServerConfig(grpc_port=0, max_connections_per_address=2)
     async with GrpcServer(Registry(), config) as server:
         opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         reader, _ = opened[2]

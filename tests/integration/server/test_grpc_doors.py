@@ -1,4 +1,4 @@
-"""Before the key, and beyond what a message may become: on our own stack and on grpcio's."""
+"""Before the key, and beyond what a message may become."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,16 +25,14 @@ pytestmark = pytest.mark.real_time
 MIB = 2**20
 KEY, READER = new_key(), new_key()
 UNLIMITED = ("grpc.max_receive_message_length", -1)
-STACKS = ("headway", "grpcio")
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 @asynccontextmanager
-async def served(stack: str) -> AsyncIterator[tuple[Gate, BodyRoom, Any]]:
+async def served() -> AsyncIterator[tuple[Gate, BodyRoom, Any]]:
     config = ServerConfig(
         port=0,
         grpc_port=0,
-        grpc_stack=stack,  # type: ignore[arg-type]
         drain_s=0.2,
         max_body_bytes=8 * MIB,
         max_held_bytes=12 * MIB,
@@ -77,7 +75,6 @@ def request(size_bytes: int = 0) -> bytes:
     return made.SerializeToString()
 
 
-@pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize(
     ("key", "code"),
     [
@@ -88,18 +85,17 @@ def request(size_bytes: int = 0) -> bytes:
     ids=["no key", "a wrong key", "no right"],
 )
 async def test_who_may_not_call_is_told_before_a_byte_is_sent(
-    stack: str, key: str | None, code: grpc.StatusCode
+    key: str | None, code: grpc.StatusCode
 ) -> None:
     """The call has a head and no message yet."""
-    async with served(stack) as (_, room, channel):
+    async with served() as (_, room, channel):
         call = raw(channel)(metadata=keyed(key))
         assert await call.code() is code
         assert room.held_bytes == 0
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_message_of_too_many_messages_is_refused_before_it_is_parsed(stack: str) -> None:
-    async with served(stack) as (gate, _, channel):
+async def test_a_message_of_too_many_messages_is_refused_before_it_is_parsed() -> None:
+    async with served() as (gate, _, channel):
         for packed in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
             call = raw(channel)(metadata=keyed(KEY.key), compression=packed)
             await call.write(b"\x2a\0" * (measuring.MOST_MESSAGES + 1))
@@ -109,15 +105,12 @@ async def test_a_message_of_too_many_messages_is_refused_before_it_is_parsed(sta
         assert not gate.entered.is_set()
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_message_of_too_many_typed_numbers_is_refused_before_it_is_parsed(
-    stack: str,
-) -> None:
+async def test_a_message_of_too_many_typed_numbers_is_refused_before_it_is_parsed() -> None:
     most = measuring.MOST_NUMBERS
     request = pb.ModelInferRequest(model_name="gate")
     tensor = request.inputs.add(name="x", datatype="INT64", shape=[most + 1])
     tensor.contents.int64_contents.extend([1] * (most + 1))
-    async with served(stack) as (gate, _, channel):
+    async with served() as (gate, _, channel):
         call = raw(channel)(metadata=keyed(KEY.key))
         await call.write(request.SerializeToString())
         await call.done_writing()
@@ -126,9 +119,8 @@ async def test_a_message_of_too_many_typed_numbers_is_refused_before_it_is_parse
         assert not gate.entered.is_set()
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_large_message_is_counted_until_it_is_answered(stack: str) -> None:
-    async with served(stack) as (gate, room, channel):
+async def test_a_large_message_is_counted_until_it_is_answered() -> None:
+    async with served() as (gate, room, channel):
         with gate.closed():
             first = raw(channel)(metadata=keyed(KEY.key))
             await first.write(request(7 * MIB))
@@ -141,9 +133,8 @@ async def test_a_large_message_is_counted_until_it_is_answered(stack: str) -> No
         assert len(await first.read()) > 0
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_without_a_key_a_message_is_small(stack: str) -> None:
-    async with served(stack) as (_, _, channel):
+async def test_without_a_key_a_message_is_small() -> None:
+    async with served() as (_, _, channel):
         path = "/inference.GRPCInferenceService/ModelReady"
         call = raw(channel, path)()
         await call.write(pb.ModelReadyRequest(name="x" * OPEN_BYTES).SerializeToString())
@@ -154,9 +145,8 @@ async def test_without_a_key_a_message_is_small(stack: str) -> None:
         assert "larger than max" in await call.details() or "allowed" in await call.details()
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_bomb_in_a_stream_is_its_own_error(stack: str) -> None:
-    async with served(stack) as (_, _, channel):
+async def test_a_bomb_in_a_stream_is_its_own_error() -> None:
+    async with served() as (_, _, channel):
         call = raw(channel, "/inference.GRPCInferenceService/ModelStreamInfer")(
             metadata=keyed(KEY.key), compression=grpc.Compression.Gzip
         )
@@ -169,10 +159,9 @@ async def test_a_bomb_in_a_stream_is_its_own_error(stack: str) -> None:
         await call.done_writing()
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_watchers_of_one_client_are_few(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watchers_of_one_client_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.server.grpc.watching.MOST_OF_A_CLIENT", 3)
-    async with served(stack) as (_, _, channel):
+    async with served() as (_, _, channel):
         stub = health_pb2_grpc.HealthStub(channel)
         watching = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(3)]
         for each in watching:
@@ -189,12 +178,9 @@ async def test_watchers_of_one_client_are_few(stack: str, monkeypatch: pytest.Mo
         assert answered.status == health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_watcher_is_asked_to_come_again(
-    stack: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_watcher_is_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.server.grpc.watching.MOST_S", 0.05)
-    async with served(stack) as (_, _, channel):
+    async with served() as (_, _, channel):
         call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
         assert await call.code() is grpc.StatusCode.UNAVAILABLE

@@ -32,7 +32,7 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import SERVICE
 
 LIMIT_MS = 100.0
-STACKS = ["http", "asgi", "grpc", "grpcio"]
+STACKS = ["http", "asgi", "grpc"]
 on_every_stack = pytest.mark.parametrize("stack", STACKS)
 
 
@@ -174,13 +174,12 @@ def test_a_crashed_scheduler_is_not_live(stack: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["", "gate", SERVICE.full_name])
-@pytest.mark.parametrize("stack", ["grpc", "grpcio"])
-def test_whoever_watches_is_told_of_each_change(several: Sick, stack: str, service: str) -> None:
+def test_whoever_watches_is_told_of_each_change(several: Sick, service: str) -> None:
     serving, not_serving = (
         health_pb2.HealthCheckResponse.SERVING,
         health_pb2.HealthCheckResponse.NOT_SERVING,
     )
-    with grpc.insecure_channel(several.addresses.of(stack)) as channel:
+    with grpc.insecure_channel(several.addresses.of("grpc")) as channel:
         request = health_pb2.HealthCheckRequest(service=service)
         watch = health_pb2_grpc.HealthStub(channel).Watch(request, timeout=MOST_S)
         assert next(watch).status == serving
@@ -195,9 +194,8 @@ def test_whoever_watches_is_told_of_each_change(several: Sick, stack: str, servi
         watch.cancel()
 
 
-@pytest.mark.parametrize("stack", ["grpc", "grpcio"])
-def test_health_names_no_model_that_was_not_asked_for(several: Sick, stack: str) -> None:
-    with grpc.insecure_channel(several.addresses.of(stack)) as channel:
+def test_health_names_no_model_that_was_not_asked_for(several: Sick) -> None:
+    with grpc.insecure_channel(several.addresses.of("grpc")) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         with pytest.raises(grpc.RpcError) as refused:
             check(health_pb2.HealthCheckRequest(service="absent"), timeout=MOST_S)

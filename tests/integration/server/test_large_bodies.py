@@ -288,8 +288,7 @@ async def test_images_go_out_in_steps() -> None:
         assert [base64.b64decode(each["b64_json"]) for each in images] == [b"\x89PNG" * 50_000] * 2
 
 
-@pytest.mark.parametrize("stack", ["headway", "grpcio"])
-async def test_a_large_answer_over_grpc_is_not_put_together_in_the_loop(stack: Any) -> None:
+async def test_a_large_answer_over_grpc_is_not_put_together_in_the_loop() -> None:
     """Protobuf copied it twice, each time in one go: 86 ms for 60 MiB."""
     registry, joined_in = Registry(), list[str]()
     served = Served(ModelConfig(name="double", target="t:t", warm_up=False), model=Double())
@@ -299,7 +298,7 @@ async def test_a_large_answer_over_grpc_is_not_put_together_in_the_loop(stack: A
     asked = pb.ModelInferRequest(model_name="double", raw_input_contents=[rows.tobytes()])
     asked.inputs.add(name="x", datatype="FP32", shape=rows.shape)
     most = [("grpc.max_receive_message_length", 2**30), ("grpc.max_send_message_length", 2**30)]
-    config = ServerConfig(grpc_port=0, grpc_stack=stack)
+    config = ServerConfig(grpc_port=0)
     async with GrpcServer(registry, config) as server:
         channel = grpc.aio.insecure_channel(server.address, options=most)
         with serialised_here(joined_in):
@@ -310,7 +309,7 @@ async def test_a_large_answer_over_grpc_is_not_put_together_in_the_loop(stack: A
     await served.close()
     for found in (answer, streamed):
         assert found.raw_output_contents[0] == (rows * 2).tobytes()
-    assert joined_in == ([] if stack == "headway" else ["headway-background"] * 2)
+    assert joined_in == []
 
 
 def method(channel: Any, name: str, kind: Any) -> Any:

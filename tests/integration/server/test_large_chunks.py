@@ -73,7 +73,6 @@ class Addresses(NamedTuple):
     http: str
     asgi: str
     grpc: str
-    grpcio: str
 
 
 @asynccontextmanager
@@ -84,11 +83,10 @@ async def serving() -> AsyncIterator[Addresses]:
         app = make_app(registry, config)
         async with (
             HttpServer(app, config) as http,
-            GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="headway")) as own,
-            GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="grpcio")) as grpcio,
+            GrpcServer(registry, ServerConfig(grpc_port=0)) as own,
             on_uvicorn(AsgiApp(app)) as asgi,
         ):
-            yield Addresses(http.url.removeprefix("http://"), asgi, own.address, grpcio.address)
+            yield Addresses(http.url.removeprefix("http://"), asgi, own.address)
 
 
 def text_of(event: dict[str, Any]) -> str:
@@ -125,9 +123,8 @@ async def test_a_large_chunk_is_spelled_off_the_loop(stack: str, route: str) -> 
         assert [text for text in texts if text] == CHUNKS
 
 
-@pytest.mark.parametrize("stack", ["grpc", "grpcio"])
-async def test_so_it_is_over_grpc(stack: str) -> None:
-    async with serving() as addresses, channel_to(getattr(addresses, stack)) as channel:
+async def test_so_it_is_over_grpc() -> None:
+    async with serving() as addresses, channel_to(addresses.grpc) as channel:
         before = background.started
         answers = [each async for each in ask(channel, "pages")]
         assert background.started - before == LARGE
@@ -137,7 +134,7 @@ async def test_so_it_is_over_grpc(stack: str) -> None:
         assert {bool(each.infer_response.outputs) for each in answers} == {True}
 
 
-@pytest.mark.parametrize("stack", ["http", "asgi", "grpc", "grpcio"])
+@pytest.mark.parametrize("stack", ["http", "asgi", "grpc"])
 async def test_one_that_cannot_be_spelled_is_said_after_those_before_it(stack: str) -> None:
     async with serving() as addresses:
         address = getattr(addresses, stack)
@@ -156,7 +153,7 @@ async def test_one_that_cannot_be_spelled_is_said_after_those_before_it(stack: s
         assert "error" in json.loads(second.removeprefix("data: "))
 
 
-@pytest.mark.parametrize("stack", ["http", "asgi", "grpc", "grpcio"])
+@pytest.mark.parametrize("stack", ["http", "asgi", "grpc"])
 async def test_nothing_is_spelled_for_a_client_that_does_not_read(stack: str) -> None:
     """Its connection takes a few megabytes, and its stream four more: then it is cut off."""
     Flood.ended.clear()

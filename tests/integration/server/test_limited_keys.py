@@ -48,8 +48,7 @@ BODIES = [
 @asynccontextmanager
 async def served(stack: str) -> AsyncIterator[tuple[App, Any]]:
     """A client of `mine` and `secret`: of HTTP or ASGI, or a channel of gRPC."""
-    grpc_stack: Any = stack if stack in ("headway", "grpcio") else "headway"
-    config = ServerConfig(port=0, grpc_port=0, grpc_stack=grpc_stack, drain_s=0.2)
+    config = ServerConfig(port=0, grpc_port=0, drain_s=0.2)
     guard, observing = Guard(config, KEYS), Observing(config)
     models = {"mine": Upper(), "secret": Letters()}
     async with AsyncExitStack() as opened:
@@ -146,8 +145,7 @@ async def test_a_key_of_one_model_names_no_region(stack: str, side: str) -> None
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
-@pytest.mark.parametrize("stack", ["headway", "grpcio"])
-async def test_so_it_is_over_grpc(stack: str, side: str) -> None:
+async def test_so_it_is_over_grpc(side: str) -> None:
     request = pb.ModelInferRequest(model_name="mine")
     tensor = request.inputs.add(name="input", datatype="BYTES", shape=[1, 1])
     if side == "outputs":
@@ -155,7 +153,7 @@ async def test_so_it_is_over_grpc(stack: str, side: str) -> None:
     named = tensor if side == "inputs" else request.outputs.add(name="output")
     named.parameters["shared_memory_region"].string_param = "absent"
     named.parameters["shared_memory_byte_size"].int64_param = 4
-    async with served(stack) as (_, channel):
+    async with served("grpc") as (_, channel):
         infer = channel.unary_unary(
             f"/{SERVICE.full_name}/ModelInfer",
             request_serializer=pb.ModelInferRequest.SerializeToString,
@@ -167,9 +165,8 @@ async def test_so_it_is_over_grpc(stack: str, side: str) -> None:
                 await infer(request, metadata=(("x-api-key", key.key),), timeout=20)
 
 
-@pytest.mark.parametrize("stack", ["headway", "grpcio"])
-async def test_shared_memory_is_not_for_a_key_of_one_model(stack: str) -> None:
-    async with served(stack) as (_, channel):
+async def test_shared_memory_is_not_for_a_key_of_one_model() -> None:
+    async with served("grpc") as (_, channel):
         for method in SERVICE.methods:
             if method.name.startswith("SystemSharedMemory"):
                 told = await call(channel, method, "r")
@@ -177,9 +174,8 @@ async def test_shared_memory_is_not_for_a_key_of_one_model(stack: str) -> None:
                 assert "'m' is for certain models" in told, method.name
 
 
-@pytest.mark.parametrize("stack", ["headway", "grpcio"])
-async def test_no_method_tells_another_model_from_none(stack: str) -> None:
-    async with served(stack) as (_, channel):
+async def test_no_method_tells_another_model_from_none() -> None:
+    async with served("grpc") as (_, channel):
         for method in SERVICE.methods:
             if method.name == "ModelReady":
                 continue  # a caller that knows a name may ask that

@@ -86,13 +86,12 @@ def test_over_http(stacks: Stacks, stack: str, path: str, body: object) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("stack", ["grpc", "grpcio"])
 @pytest.mark.parametrize("is_large", [False, True])
-def test_over_grpc(stacks: Stacks, stack: str, is_large: bool) -> None:
+def test_over_grpc(stacks: Stacks, is_large: bool) -> None:
     request = pb.ModelInferRequest(model_name="words")
     tensor = request.inputs.add(name="input", datatype="FP32", shape=[len(NUMBERS)])
     tensor.contents.fp32_contents.extend(NUMBERS[:20_000] if is_large else [1.5])
-    with grpc.insecure_channel(stacks.addresses.of(stack)) as channel:
+    with grpc.insecure_channel(stacks.addresses.of("grpc")) as channel:
         call = channel.unary_unary(
             "/inference.GRPCInferenceService/ModelInfer",
             request_serializer=pb.ModelInferRequest.SerializeToString,

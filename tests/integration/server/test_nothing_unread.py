@@ -12,7 +12,7 @@ from stacks import Stacks
 
 from headway.server.grpc import inference_pb2 as pb
 
-GRPC = ("grpc", "grpcio")
+GRPC = ("grpc",)
 TEXT: dict[str, Any] = {"name": "input", "shape": [1], "datatype": "BYTES", "data": ["a"]}
 INFER = "/v2/models/words/infer"
 GENERATE = "/v2/models/words/generate"
@@ -183,7 +183,6 @@ def infer_over(address: str, request: pb.ModelInferRequest, metadata: Any = ()) 
         return call(request, timeout=MOST_S, metadata=metadata)
 
 
-@pytest.mark.parametrize("stack", GRPC)
 @pytest.mark.parametrize(
     ("request_of", "name"),
     [
@@ -193,16 +192,15 @@ def infer_over(address: str, request: pb.ModelInferRequest, metadata: Any = ()) 
         (of_output, "colour"),
     ],
 )
-def test_a_parameter_over_grpc(stacks: Stacks, stack: str, request_of: Any, name: str) -> None:
+def test_a_parameter_over_grpc(stacks: Stacks, request_of: Any, name: str) -> None:
     with pytest.raises(grpc.RpcError) as refused:
-        infer_over(stacks.addresses.of(stack), request_of())
+        infer_over(stacks.addresses.of("grpc"), request_of())
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert f"{name!r} is unknown" in refused.value.details()
 
 
-@pytest.mark.parametrize("stack", GRPC)
-def test_metadata_of_ours(stacks: Stacks, stack: str) -> None:
-    address = stacks.addresses.of(stack)
+def test_metadata_of_ours(stacks: Stacks) -> None:
+    address = stacks.addresses.of("grpc")
     assert infer_over(address, ask_of_grpc(), [("headway-priority", "high")]).outputs
     for key in ("headway-colour", "headway-adapter"):
         with pytest.raises(grpc.RpcError) as refused:
@@ -211,11 +209,10 @@ def test_metadata_of_ours(stacks: Stacks, stack: str) -> None:
         assert key in refused.value.details().lower()
 
 
-@pytest.mark.parametrize("stack", GRPC)
-def test_an_unload_over_grpc(stacks: Stacks, stack: str) -> None:
+def test_an_unload_over_grpc(stacks: Stacks) -> None:
     request = pb.RepositoryModelUnloadRequest(model_name="words")
     request.parameters["colour"].bool_param = True
-    with grpc.insecure_channel(stacks.addresses.of(stack)) as channel:
+    with grpc.insecure_channel(stacks.addresses.of("grpc")) as channel:
         call = channel.unary_unary(
             "/inference.GRPCInferenceService/RepositoryModelUnload",
             request_serializer=pb.RepositoryModelUnloadRequest.SerializeToString,

@@ -148,16 +148,6 @@ def test_numbers_are_measured(analyzer: Analyzer, server: Server, arguments: lis
     assert count(said, "Execution count") > 0
 
 
-@pytest.mark.parametrize("arguments", [["--concurrency-range", "8", "-b", "4"], ["--async"]])
-def test_grpcs_other_stack_is_measured(
-    analyzer: Analyzer, server_on_grpcio: Server, arguments: list[str]
-) -> None:
-    if analyzer.protocol != "grpc":
-        pytest.skip("HTTP has one stack")
-    said = analyzer.run(server_on_grpcio, "-m", "double", *arguments)
-    assert count(said, "Request count") >= 50
-
-
 def test_two_inputs_and_outputs_are_measured(analyzer: Analyzer, server: Server) -> None:
     said = analyzer.run(server, "-m", "arithmetic", "--concurrency-range", "2")
     assert count(said, "Request count") >= 50

@@ -67,7 +67,6 @@ HELLO = {
     "http": b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     "grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]),
 }
-on_both_stacks = pytest.mark.parametrize("stack", ["headway", "grpcio"])
 
 
 def grpc_client(server: Server, ca: bytes, pair: tuple[bytes, bytes] | None = None) -> Any:
@@ -146,16 +145,12 @@ def test_the_health_command_asks_over_https(server: Server, authority: Authority
     assert main(["health", server.url]) == 1
 
 
-@on_both_stacks
-def test_a_new_certificate_is_for_new_connections_and_old_ones_live_on(
-    tmp_path: Path, stack: str
-) -> None:
+def test_a_new_certificate_is_for_new_connections_and_old_ones_live_on(tmp_path: Path) -> None:
     import tritonclient.grpc as triton
 
     authority = Authority(tmp_path)
-    arguments = (*authority.arguments, "--grpc-stack", stack)
     with (
-        served(tmp_path, *arguments, verify=authority.trust()) as server,
+        served(tmp_path, *authority.arguments, verify=authority.trust()) as server,
         grpc_client(server, authority.servers.cert_pem.bytes()) as old_grpc,
     ):
         assert server.http.get("/v2/health/live").status_code == 200
@@ -195,13 +190,12 @@ def test_half_a_change_is_not_taken_and_sighup_looks_too(tmp_path: Path) -> None
             assert client.get("/v2/health/live").status_code == 200
 
 
-@on_both_stacks
-def test_mutual_tls_serves_only_whom_the_authority_signed(tmp_path: Path, stack: str) -> None:
+def test_mutual_tls_serves_only_whom_the_authority_signed(tmp_path: Path) -> None:
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
 
     authority = Authority(tmp_path)
-    mutual = (*authority.arguments, "--tls-client-ca", "clients.pem", "--grpc-stack", stack)
+    mutual = (*authority.arguments, "--tls-client-ca", "clients.pem")
     with served(tmp_path, *mutual, verify=authority.trust(as_client=True)) as server:
         assert server.http.post("/v1/predict/double", json=[1.0] * 16).json() == [2.0] * 16
         (tmp_path / "stranger").mkdir()
@@ -245,14 +239,12 @@ def test_an_encrypted_key_is_refused_and_not_asked_for_at_the_terminal(tmp_path:
         Certificates(config)
 
 
-@pytest.mark.parametrize(
-    ("port", "stack"), [("http", "headway"), ("grpc", "headway"), ("grpc", "grpcio")]
-)
+@pytest.mark.parametrize("port", ["http", "grpc"])
 def test_a_session_is_not_resumed_after_the_client_authority_was_replaced(
-    tmp_path: Path, port: str, stack: str
+    tmp_path: Path, port: str
 ) -> None:
     authority = Authority(tmp_path)
-    mutual = (*authority.arguments, "--tls-client-ca", "clients.pem", "--grpc-stack", stack)
+    mutual = (*authority.arguments, "--tls-client-ca", "clients.pem")
     with served(tmp_path, *mutual, verify=authority.trust(as_client=True)) as server:
         context = authority.trust(as_client=True)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -274,7 +266,7 @@ def test_a_session_is_not_resumed_after_the_client_authority_was_replaced(
 
         session, _ = shake(None)
         _, is_resumed = shake(session)
-        assert is_resumed or stack == "grpcio"  # so that there is something to forget
+        assert is_resumed  # so that there is something to forget
         authority.clients = trustme.CA()
         authority.clients.cert_pem.write_to_path(str(tmp_path / "clients.pem"))
         with pytest.raises((ssl.SSLError, ConnectionError)):

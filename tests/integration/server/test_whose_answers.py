@@ -57,7 +57,7 @@ def stacks() -> Iterator[Stacks]:
 
 
 @pytest.mark.parametrize("model", ["reuses", "reuses_one"])
-@pytest.mark.parametrize("stack", ["http", "asgi", "grpc", "grpcio"])
+@pytest.mark.parametrize("stack", ["http", "asgi", "grpc"])
 def test_every_client_gets_its_own_answer(stacks: Stacks, stack: str, model: str) -> None:
     client: Any = tritonclient.grpc if stack.startswith("grpc") else tritonclient.http
     address = stacks.addresses.of(stack)

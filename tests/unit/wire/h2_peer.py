@@ -5,7 +5,6 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import h2.config
 import h2.connection
 import h2.events
@@ -13,12 +12,12 @@ import hpack
 
 from headway.config import ServerConfig
 from headway.server.auth.keys import NOBODY, Caller
-from headway.server.grpc.calls import Refusal
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2 import frames
 from headway.wire.http2.budget import Budget, address_budget
 from headway.wire.http2.connection import Connection
 from headway.wire.http2.method import Method
+from headway.wire.http2.status import Refusal, Status
 from headway.wire.round_robin import RoundRobin
 from headway.wire.writes import Writes
 
@@ -167,7 +166,7 @@ class Owner:
     def _admit(self, path: str, metadata: Any) -> Caller | Refusal:
         if not self.keys or path == "/test/open" or dict(metadata).get("x-api-key") in self.keys:
             return NOBODY
-        return Refusal(grpc.StatusCode.UNAUTHENTICATED, "no key", ())
+        return Refusal(Status.UNAUTHENTICATED, "no key", ())
 
     def budget_of(self, address: str) -> Budget:
         return self.budget

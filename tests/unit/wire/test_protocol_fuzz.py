@@ -13,7 +13,6 @@ from headway.server.app import App, Asker
 from headway.server.routes import Route
 from headway.testing.virtual_time import run
 from headway.wire.body_room import BodyRoom
-from headway.wire.http1.heads import Heads
 from headway.wire.http1.protocol import Connection
 from headway.wire.messages import Request, Response
 from headway.wire.round_robin import RoundRobin
@@ -66,8 +65,7 @@ class FakeTransport(asyncio.Transport):
 class FakeOwner:
     room = BodyRoom(ServerConfig())
 
-    def __init__(self, heads: Heads | None = None) -> None:
-        self.heads = heads or Heads()
+    def __init__(self) -> None:
         self.turns = RoundRobin()
         self.writes = Writes(0.0)
         self.buffer = memoryview(bytearray(2**16))
@@ -101,14 +99,14 @@ class Other(Pending):
         super().__init__(b"other: " + body, *others)
 
 
-async def exchange(pieces: list[bytes], heads: Heads | None = None) -> bytes:
+async def exchange(pieces: list[bytes]) -> bytes:
     app = App()
     app.add(Route("POST", "/echo", echo))
     app.add(Route("POST", "/direct", echo, direct=Pending))
     app.add(Route("POST", "/other", echo, direct=Other))
     loop = asyncio.get_running_loop()
     config = ServerConfig(max_header_bytes=256, max_body_bytes=100)
-    connection, transport = Connection(app, config, loop, FakeOwner(heads)), FakeTransport()
+    connection, transport = Connection(app, config, loop, FakeOwner()), FakeTransport()
     connection.connection_made(transport)
     for piece in pieces:
         await transport.can_read.wait()
@@ -200,11 +198,6 @@ def direct(number: int, body: bytes, more: bytes = b"") -> bytes:
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-class ForgetfulHeads(Heads):
-    def keep(self, *_: object) -> None:
-        pass
-
-
 pieces_of_bodies = st.sampled_from(
     [b"", b"a", b"\r\n\r\n", b"POST / HTTP/1.1\r\n\r\n", b"0\r\n\r\n"]
 )
@@ -225,48 +218,12 @@ direct_requests = st.builds(
     st.lists(st.lists(direct_requests, min_size=1, max_size=2).map(b"".join), max_size=8),
     st.lists(st.integers(0, 10_000), max_size=3),
 )
-def test_a_head_that_was_seen_before_changes_no_answer(
+def test_answers_of_direct_requests_do_not_depend_on_how_they_were_cut(
     pieces: list[bytes], places: list[int]
 ) -> None:
-    heads = Heads()
-    for way in (cut(b"".join(pieces), places) if pieces else [], pieces, pieces):
-        assert run(exchange(way, heads)) == run(exchange(way, ForgetfulHeads()))
-
-
-def test_what_looks_like_a_head_is_not_kept_for_others() -> None:
-    """A read that begins within a header may look like a request of its own."""
-    heads, mine = Heads(), direct(1, b"mine").replace(b"/direct", b"/other")
-    begun = b"POST /direct HTTP/1.1\r\nX-A: "
-    assert b"other" not in run(exchange([begun, mine], heads))
-    assert heads.find(mine) is None
-    assert b"other: mine" in run(exchange([mine], heads))
-    body_and_head = direct(1, b"x" * len(mine))[: -len(mine)]
-    run(exchange([body_and_head, mine], heads := Heads()))
-    assert heads.find(mine) is None
-
-
-def test_a_request_with_a_known_head_is_not_parsed_again() -> None:
-    heads = Heads()
-    first, second = direct(1, b"first"), direct(1, b"again")
-    run(exchange([first], heads))
-    found = heads.find(second)
-    assert found is not None
-    assert found[0].url == b"/direct"
-    assert found[1] == b"again"
-    assert heads.find(second + b"x") is None
-    assert heads.find(second[:-1]) is None
-    assert b"again" in run(exchange([second], heads))
-
-
-def test_heads_that_are_kept_are_bounded() -> None:
-    heads = Heads()
-    for number in range(3000):
-        heads.keep(direct(number, b""), b"/direct", {}, b"")
-    assert heads.find(direct(2999, b"")) is not None
-    assert heads.find(direct(0, b"")) is None
-    large = direct(1, b"", b"X: " + b"x" * 2000 + b"\r\n")
-    heads.keep(large, b"/direct", {}, b"")
-    assert heads.find(large) is None
+    data = b"".join(pieces)
+    if data:
+        assert run(exchange(cut(data, places))) == run(exchange([data]))
 
 
 wire_words = st.sampled_from(

@@ -5,7 +5,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from headway.config import KeyConfig, ServerConfig
 from headway.errors import ConfigError, HeadwayError, without_frames
@@ -15,7 +14,7 @@ from headway.server.auth.cors import CorsApp
 from headway.server.auth.keys import KeyRing
 from headway.server.auth.local import is_loopback
 from headway.wire.http1.protocol import Admit
-from headway.wire.tls import Certificates, Protocol, grpc_credentials
+from headway.wire.tls import Certificates, Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +67,3 @@ class Guard:
         except HeadwayError as error:
             return without_frames(error)
         return None
-
-    # --- gRPC, which may not be installed
-
-    def grpc_credentials(self) -> Any:
-        """None: no TLS."""
-        return None if self.certificates is None else grpc_credentials(self.certificates)

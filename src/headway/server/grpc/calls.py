@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from headway.errors import InputTooLarge, InvalidInput
@@ -17,28 +16,22 @@ from headway.server.auth.gates import Gate
 from headway.server.background import background
 from headway.server.errors import is_asked_to_stop, retry_after_s, tell
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.large import sendable, serialise
+from headway.server.grpc.large import serialise
 from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
 from headway.wire.body_room import BodyRoom
+from headway.wire.http2.call_state import OPEN_BYTES
+from headway.wire.http2.method import Method
+from headway.wire.http2.status import Aborted, Refusal, Status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
-OPEN_BYTES = 16 * 2**10  # of a message where no key is asked for: it is a name at most
 SMALL_BYTES = 4 * 2**10  # of a message that is parsed without a look at it: 0.6 ms at worst
 INLINE_BYTES = 2**20  # of one that is parsed in the event loop, if it has no more in it than this:
 _INLINE = Size(messages=256, parts=1024, numbers=2**16)
 _MOST_ID = 128  # characters of a caller's own id, as on HTTP
-Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
-Wrapper: TypeAlias = Callable[[Method, str], Method]  # of a method and its path
-
-
-class Refusal(NamedTuple):
-    """An error as the caller is told of it."""
-
-    code: grpc.StatusCode
-    message: str
-    metadata: tuple[tuple[str, str], ...]
+Run: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
+Wrapper: TypeAlias = Callable[[Run, str], Run]  # of a method and its path
 
 
 class TooLarge(NamedTuple):
@@ -82,11 +75,9 @@ class Calls:
         errors: ErrorTally | None = None,
         wrappers: Sequence[Wrapper] = (),
         room: BodyRoom | None = None,
-        inline_bytes: int = INLINE_BYTES,
     ) -> None:
-        """`room` counts messages that are larger than `inline_bytes`, or have much in them."""
+        """`room` counts what messages with much in them grow to."""
         self._room = room
-        self._inline_bytes = inline_bytes
         self._max_message_bytes = max_message_bytes
         self._debug = debug
         self._errors = errors or ErrorTally("grpc")
@@ -95,25 +86,25 @@ class Calls:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def handler(self, methods: object, gate: Gate) -> grpc.GenericRpcHandler:
-        """Every method that the .proto names, behind its gate."""
-        handlers, streaming = {}, streaming_of(SERVICE)
+    def methods(self, service: object, gate: Gate) -> dict[str, Method]:
+        """Every method that the .proto names, by its path, behind its gate."""
+        found, streaming = {}, streaming_of(SERVICE)
         for method in SERVICE.methods:
-            gated = gate(access_of_method(method.name), getattr(methods, method.name))
-            made = (
-                grpc.stream_stream_rpc_method_handler
-                if streaming[method.name][0]
-                else grpc.unary_unary_rpc_method_handler
+            access = access_of_method(method.name)
+            gated = gate(access, getattr(service, method.name))
+            takes_stream, gives_stream = streaming[method.name]
+            found[f"/{SERVICE.full_name}/{method.name}"] = Method(
+                run=self._wrapped(method.name, self._watched(gated)),
+                parse=self._reader(method.name, getattr(pb, method.input_type.name)),
+                serialise=serialise,
+                takes_stream=takes_stream,
+                gives_stream=gives_stream,
+                is_open=access is Access.OPEN,
             )
-            handlers[method.name] = made(
-                self._wrapped(method.name, self._watched(gated)),
-                request_deserializer=self._reader(method.name, getattr(pb, method.input_type.name)),
-                response_serializer=serialise,
-            )
-        return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+        return found
 
     def _reader(self, name: str, kind: Any) -> Callable[[bytes], Any]:
-        limit, parse, inline_bytes = self._max_message_bytes, kind.FromString, self._inline_bytes
+        limit, parse = self._max_message_bytes, kind.FromString
         if access_of_method(name) is Access.OPEN:
             limit = min(limit, OPEN_BYTES)
 
@@ -123,7 +114,7 @@ class Calls:
                 return parse(data) if size_bytes <= limit else TooLarge(size_bytes, limit)
             if size_bytes > limit:
                 return TooLarge(size_bytes, limit)
-            if size_bytes > inline_bytes:
+            if size_bytes > INLINE_BYTES:
                 return Unparsed(data, kind)
             try:
                 measure(data, kind, _INLINE)
@@ -135,22 +126,17 @@ class Calls:
 
     @asynccontextmanager
     async def parsed(self, unparsed: Unparsed) -> AsyncIterator[Any]:
-        """The message, and its bytes counted, wire and parsed. Raises QueueFull, InputTooLarge."""
-        room = self._room
-        if room is None:
-            await unparsed.measured()
+        """The message, and what it grows to counted. (The connection counts the bytes that came.)
+        Raises QueueFull, InputTooLarge."""
+        more_bytes = (await unparsed.measured()).more_bytes
+        if self._room is None:
             yield await asyncio.to_thread(unparsed.parse)
             return
-        held_bytes = 0
+        self._room.take(more_bytes)
         try:
-            room.take(len(unparsed.data))
-            held_bytes = len(unparsed.data)
-            more_bytes = (await unparsed.measured()).more_bytes
-            room.take(more_bytes)
-            held_bytes += more_bytes
             yield await asyncio.to_thread(unparsed.parse)
         finally:
-            room.give_back(held_bytes)
+            self._room.give_back(more_bytes)
 
     @property
     def are_observed(self) -> bool:
@@ -171,14 +157,14 @@ class Calls:
         seconds = retry_after_s(told.error)
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
         message = in_tritons_words(told.code, told.message)
-        return Refusal(grpc.StatusCode[told.status.grpc], message, metadata)
+        return Refusal(Status[told.status.grpc], message, metadata)
 
-    def _wrapped(self, name: str, method: Method) -> Method:
+    def _wrapped(self, name: str, run: Run) -> Run:
         for wrapper in reversed(self._wrappers):  # the first is the outermost
-            method = wrapper(method, f"/{SERVICE.full_name}/{name}")
-        return method
+            run = wrapper(run, f"/{SERVICE.full_name}/{name}")
+        return run
 
-    def _watched(self, method: Method) -> Method:
+    def _watched(self, run: Run) -> Run:
         async def call(request: Any, context: Any) -> Any:
             self.begun(context)
             try:
@@ -186,9 +172,9 @@ class Calls:
                     raise request.error()
                 if type(request) is Unparsed:
                     async with self.parsed(request) as request:
-                        return await sendable(await method(request, context), context)
-                return await sendable(await method(request, context), context)
-            except grpc.aio.AbortError:
+                        return await run(request, context)
+                return await run(request, context)
+            except Aborted:
                 raise
             except asyncio.CancelledError as error:
                 if is_asked_to_stop():
@@ -196,8 +182,7 @@ class Calls:
                 refusal = self.refusal_of(error, request_id_of(request, context))
             except Exception as error:  # noqa: BLE001 - user code; every caller is answered
                 refusal = self.refusal_of(error, request_id_of(request, context))
-            request = None  # grpc.aio keeps the error that it raises now, and that this frame
-            return await context.abort(refusal.code, refusal.message, refusal.metadata)
+            return await context.abort(*refusal)
 
         return call
 

@@ -4,10 +4,9 @@ wrong. Both ways give the same arrays and the same message."""
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
-from google.protobuf.message import DecodeError
 
 from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
@@ -16,25 +15,14 @@ from headway.server.api.v2.tensors import Array, TensorSignature, to_raw
 from headway.server.background import AT_ONCE, Steps
 from headway.server.direct import DirectPath, DirectRequest, of_rows
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, Refusal
+from headway.server.grpc.calls import Calls
 from headway.server.grpc.large import RAW, varint
 from headway.server.inference import Inference
 from headway.server.routes import Pending
+from headway.wire.http2.status import Refusal
 
 _MOST_SHAPES = 64  # of outputs, remembered
-_MOST_KNOWN = 1024  # beginnings of messages, likewise …
-_MOST_BYTES = 1024  # … of so many bytes
-_OTHER = bytes(reversed(range(256)))  # for each byte another one
 _ID = b"\x1a"  # tags: the field's number, and that a length follows
-
-
-class KnownMessage(NamedTuple):
-    """A message that need not be parsed, for one before it was the same up to its raw input."""
-
-    codec: "DirectMessages"  # that understood the one before
-    model: str
-    version: str
-    raw: bytes
 
 
 class DirectMessages:
@@ -50,16 +38,8 @@ class DirectMessages:
         self._start = named.SerializeToString()
         self._outputs: dict[tuple[str, str, tuple[int, ...]], tuple[bytes, Datatype]] = {}
 
-    def decode(self, request: pb.ModelInferRequest | KnownMessage) -> DirectRequest | None:
+    def decode(self, request: pb.ModelInferRequest) -> DirectRequest | None:
         """None: not for us."""
-        if isinstance(request, KnownMessage):
-            if request.codec is not self:  # the model has been replaced since
-                return None
-            name, _, wire, shape, _, _ = self._inputs[0]
-            return "", {name: numpy.frombuffer(request.raw, wire).reshape(shape)}
-        return self._decode(request)
-
-    def _decode(self, request: pb.ModelInferRequest) -> DirectRequest | None:
         tensors, raws = request.inputs, request.raw_input_contents
         if len(raws) != len(self._inputs) or len(tensors) != len(raws):
             return None
@@ -130,73 +110,19 @@ def direct_messages(name: str, version: str, signature: TensorSignature) -> Dire
     return DirectMessages(name, version, signature) if is_fit else None
 
 
-class KnownMessages:
-    """Clients send the same message again and again, but for the raw input at its end. Where all
-    before that is known, protobuf has nothing to parse."""
-
-    def __init__(self) -> None:
-        self._raw_bytes: dict[int, int] = {}  # by the size of the message: the input's
-        self._known: dict[bytes, KnownMessage] = {}  # by what comes before the input
-
-    def find(self, data: bytes) -> KnownMessage | None:
-        raw_bytes = self._raw_bytes.get(len(data))
-        if raw_bytes is None:
-            return None
-        known = self._known.get(data[:-raw_bytes])
-        return None if known is None else known._replace(raw=data[-raw_bytes:])
-
-    def learn(self, data: bytes, request: pb.ModelInferRequest, codec: DirectMessages) -> None:
-        if request.id or len(request.raw_input_contents) > 1:
-            return  # ids differ from message to message
-        raw = request.raw_input_contents[0]
-        start = data[: len(data) - len(raw)]
-        if len(start) > _MOST_BYTES:
-            return
-        if not _ends_with_input(start, raw.translate(_OTHER)):
-            return
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-            self._raw_bytes.clear()
-        self._raw_bytes[len(data)] = len(raw)
-        self._known[start] = KnownMessage(codec, request.model_name, request.model_version, b"")
-
-
-def _ends_with_input(start: bytes, raw: bytes) -> bool:
-    """The input need not be at the end. It is, if it changes whenever the end does."""
-    try:
-        parsed = pb.ModelInferRequest.FromString(start + raw)
-    except DecodeError:
-        return False
-    return list(parsed.raw_input_contents) == [raw]
-
-
 class DirectInfer:
-    """`ModelInfer` without a task, for stacks that can."""
+    """`ModelInfer` without a task."""
 
     def __init__(self, inference: Inference, calls: Calls, *, has_keys: bool) -> None:
         self._path = DirectPath(inference, of_rows(inference, direct_messages))
-        self._known = KnownMessages()
         self._calls = calls
         self._has_keys = has_keys
 
-    def start_known(self, data: bytes, call: Any) -> Pending | None:
-        known = self._known.find(data)
-        return None if known is None else self._start(known, call, known.model, known.version)
-
-    def start(self, request: Any, data: bytes, call: Any) -> Pending | None:
+    def start(self, request: Any, call: Any) -> Pending | None:
         if type(request) is not pb.ModelInferRequest:
             return None
-        model, version = request.model_name, request.model_version
-        pending = self._start(request, call, model, version)
-        codec = None if pending is None else self._path.codec_of(model, version)
-        if isinstance(codec, DirectMessages):
-            self._known.learn(data, request, codec)
-        return pending
-
-    def _start(
-        self, request: pb.ModelInferRequest | KnownMessage, call: Any, model: str, version: str
-    ) -> Pending | None:
         caller = call.caller if self._has_keys else None
+        model, version = request.model_name, request.model_version
         pending = self._path.start(request, call, caller, "", model, version)
         if pending is not None:
             self._calls.begun(call)

@@ -1,16 +1,15 @@
-"""A call's key and right are checked at its head, on both stacks, before its request is read."""
+"""A call's key and right are checked at its head, before its request is read."""
 
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-import grpc
-
 from headway.errors import HeadwayError
 from headway.observe import logs
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
-from headway.server.grpc.calls import SERVICE, Calls, Refusal
+from headway.server.grpc.calls import SERVICE, Calls
+from headway.wire.http2.status import Refusal
 
 # Of a path and the metadata; the caller, or why there is none.
 Admit: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Caller | Refusal]
@@ -44,7 +43,7 @@ class Entrance:
         if self._calls.are_observed:
             line = logs.LoggedRequest(request_id="", method="gRPC", path=path)
             line.code = error.code
-            line.log(refusal.code.name)
+            line.log(refusal.status.name)
         return refusal
 
     def is_open(self, path: str) -> bool:
@@ -52,21 +51,3 @@ class Entrance:
         if not path.startswith(_PREFIX):
             return True
         return access_of_method(path[len(_PREFIX) :]) is Access.OPEN
-
-
-class AtHead(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
-    """For grpc.aio. A handler of streams is called before a message is read; one of single requests
-    is not."""
-
-    def __init__(self, admit: Admit) -> None:
-        self._admit = admit
-
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        refusal = self._admit(details.method, details.invocation_metadata or ())
-        if not isinstance(refusal, Refusal):
-            return await continuation(details)
-
-        async def refuse(_: Any, context: Any) -> None:
-            await context.abort(*refusal)
-
-        return grpc.stream_stream_rpc_method_handler(refuse)

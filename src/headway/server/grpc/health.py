@@ -4,12 +4,11 @@ model that is named. Needs no key, so it tells no model's name."""
 import asyncio
 from typing import Any
 
-import grpc
-
 from headway.errors import HeadwayError, NotReady
 from headway.hosting.registry import Registry
 from headway.server.grpc.calls import SERVICE
 from headway.server.grpc.standard import health_pb2
+from headway.wire.http2.status import Status
 
 _LOOK_EVERY_S = 0.5  # for `Watch`
 _Status = health_pb2.HealthCheckResponse
@@ -28,7 +27,7 @@ class Health:
     async def Check(self, request: Any, context: Any) -> Any:
         status = self._status(request.service)
         if status == _Status.SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no model {request.service!r}")
+            await context.abort(Status.NOT_FOUND, f"no model {request.service!r}")
         return _Status(status=status)
 
     async def Watch(self, request: Any, context: Any) -> None:

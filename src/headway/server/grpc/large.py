@@ -3,7 +3,6 @@ which no other thread runs. Written in parts, it is copied a frame at a time."""
 
 from typing import Any
 
-from headway.server.background import background
 from headway.server.grpc import inference_pb2 as pb
 
 # Fields as protobuf writes them: the number, and that a length follows.
@@ -39,15 +38,6 @@ class LargeStreamResponse:
     def parts(self) -> list[bytes]:
         parts = self._response.parts()
         return [ANSWER + varint(sum(map(len, parts))), *parts]
-
-
-async def sendable(message: Any, context: Any) -> Any:
-    """As the stack takes it: our own takes parts, grpc.aio all at once."""
-    is_large = type(message) is LargeResponse or type(message) is LargeStreamResponse
-    if not is_large or getattr(context, "takes_parts", False):
-        return message
-    parts = message.parts()
-    return await background.run(lambda _: joined(parts))
 
 
 def joined(parts: list[bytes]) -> bytes:

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import grpc
-
 from headway.observe import logs
-from headway.server.grpc.calls import Method, Wrapper, request_id_of
+from headway.server.grpc.calls import Run, Wrapper, request_id_of
 from headway.server.observing import Observing
+from headway.wire.http2.status import Aborted, Status
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
 
-_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 _OURS = frozenset(["INTERNAL", "UNKNOWN", "UNAVAILABLE", "DATA_LOSS", "DEADLINE_EXCEEDED"])
 
 
@@ -27,7 +25,7 @@ def wrappers(observing: Observing) -> list[Wrapper]:
     return found
 
 
-def _logged(method: Method, path: str) -> Method:
+def _logged(method: Run, path: str) -> Run:
     async def logged(request: Any, context: Any) -> Any:
         line = logs.LoggedRequest(
             request_id=request_id_of(request, context), method="gRPC", path=path
@@ -39,7 +37,7 @@ def _logged(method: Method, path: str) -> Method:
     return logged
 
 
-def _traced(method: Method, path: str, tracing: "Tracing") -> Method:
+def _traced(method: Run, path: str, tracing: "Tracing") -> Run:
     from headway.observe.tracing import traceparent
 
     async def traced(request: Any, context: Any) -> Any:
@@ -60,7 +58,7 @@ def _traced(method: Method, path: str, tracing: "Tracing") -> Method:
             tracing.end_request(
                 span,
                 error=status if status in _OURS else "",
-                rpc__grpc__status_code=grpc.StatusCode[status].value[0],
+                rpc__grpc__status_code=int(Status[status]),
             )
 
         return await _ended(method, request, context, end)
@@ -68,16 +66,15 @@ def _traced(method: Method, path: str, tracing: "Tracing") -> Method:
     return traced
 
 
-async def _ended(method: Method, request: Any, context: Any, end: Callable[[str], None]) -> Any:
+async def _ended(method: Run, request: Any, context: Any, end: Callable[[str], None]) -> Any:
     """Have `end` told the name of the status. A method's own errors have been made one already."""
     status = "CANCELLED"
     try:
         answer = await method(request, context)
         status = "OK"
         return answer
-    except grpc.aio.AbortError:
-        code = context.code()  # of some versions a number, of others a member
-        status = code.name if isinstance(code, grpc.StatusCode) else _CODES[code]
+    except Aborted:
+        status = context.code().name
         raise
     finally:
         end(status)

@@ -1,30 +1,29 @@
-"""The gRPC server, on either stack: tells its health, and stops without losing an answer."""
+"""The gRPC server: tells its health, and stops without losing an answer."""
 
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Any, Protocol, Self
-
-import grpc
+from typing import Any, Self
 
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.auth.gates import grpc_gate
 from headway.server.auth.guard import Guard
-from headway.server.grpc.calls import INLINE_BYTES, MOST_BYTES, SERVICE, Calls
+from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
-from headway.server.grpc.entrance import AtHead, Entrance
+from headway.server.grpc.entrance import Entrance
 from headway.server.grpc.health import Health
 from headway.server.grpc.observing import wrappers
 from headway.server.grpc.service import Methods
 from headway.server.grpc.standard import health_pb2
 from headway.server.grpc.standard.reflection import VERSIONS, Reflection
-from headway.server.grpc.standard.serving import handlers_of
+from headway.server.grpc.standard.serving import methods_of
 from headway.server.grpc.watching import OpenStreams
 from headway.server.inference import Inference, inference_over
 from headway.server.observing import Observing
-from headway.wire.body_room import UNCOUNTED_BYTES, BodyRoom
+from headway.wire.body_room import BodyRoom
+from headway.wire.http2.method import Method
 from headway.wire.http2.server import H2Server
 from headway.wire.listener import cannot_listen
 from headway.wire.port import bracketed
@@ -33,58 +32,9 @@ _log = logging.getLogger(__name__)
 
 
 # What is a little too large is read, so that it can be refused in our own words and with our own
-# code; what is far too large is cut off by the stack itself (RESOURCE_EXHAUSTED).
+# code; what is far too large is cut off by the connection (RESOURCE_EXHAUSTED).
 def _most_read(config: ServerConfig) -> int:
     return min(2 * config.max_body_bytes, MOST_BYTES)
-
-
-class Stack(Protocol):
-    """What carries the calls."""
-
-    def add_generic_rpc_handlers(self, handlers: Any) -> None: ...
-
-    async def start(self, host: str, port: int) -> int:
-        """The port. Raises OSError."""
-        ...
-
-    def change(self, config: ServerConfig) -> None:
-        """Limits and times of connections from now on."""
-        ...
-
-    async def stop(self, grace_s: float | None) -> None: ...
-
-
-class Grpcio:
-    """grpc.aio's own."""
-
-    def __init__(self, config: ServerConfig, credentials: Any, entrance: Entrance) -> None:
-        self._credentials = credentials  # None: no TLS
-        options = [
-            ("grpc.max_send_message_length", MOST_BYTES),
-            ("grpc.max_receive_message_length", _most_read(config)),
-            ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
-        ]
-        admit = entrance.admit
-        interceptors = [] if admit is None else [AtHead(admit)]
-        self._server = grpc.aio.server(options=options, interceptors=interceptors)
-        self.add_generic_rpc_handlers = self._server.add_generic_rpc_handlers
-        self.stop = self._server.stop
-
-    async def start(self, host: str, port: int) -> int:
-        address = f"{bracketed(host)}:{port}"
-        found: int
-        try:
-            if self._credentials is None:
-                found = self._server.add_insecure_port(address)
-            else:
-                found = self._server.add_secure_port(address, self._credentials)
-        except RuntimeError as error:
-            raise OSError(str(error)) from error
-        await self._server.start()
-        return found
-
-    def change(self, config: ServerConfig) -> None:
-        """It has limits of its own, which none of ours sets."""
 
 
 class GrpcServer:
@@ -132,12 +82,10 @@ class GrpcServer:
             errors=self._errors,
             wrappers=self._wrappers,
             room=self._room,
-            # Our own stack counts what is on the wire; the other one leaves that to us.
-            inline_bytes=UNCOUNTED_BYTES if config.grpc_stack == "grpcio" else INLINE_BYTES,
         )
         running = _Running(self._inference, config, self._guard, calls, self._room)
         try:
-            self.port = await running.stack.start(config.host, config.grpc_port)
+            self.port = await running.wire.start(config.host, config.grpc_port)
         except OSError as error:
             raise cannot_listen(f"{self.address} for gRPC", error, "--grpc-port") from error
         self._running = running
@@ -146,7 +94,7 @@ class GrpcServer:
         """Limits and times of connections from now on; where it listens stays."""
         self._config = config
         if self._running is not None:
-            self._running.stack.change(config)
+            self._running.wire.change(config)
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing, finish what has begun, cancel the rest at the deadline."""
@@ -168,45 +116,40 @@ class _Running:
     ) -> None:
         self._calls = calls
         has_keys = guard.keys is not None
-        self._methods = Methods(inference, calls, keys=guard.keys, room=room)
-        entrance = Entrance(guard.keys, calls)
-        self.stack: Stack
-        if config.grpc_stack == "grpcio":
-            self.stack = Grpcio(config, guard.grpc_credentials(), entrance)
-        else:
-            self.stack = own = H2Server(
-                config,
-                limit_bytes=_most_read(config),
-                tls=guard.tls("h2"),
-                room=room,
-                entrance=entrance,
-            )
+        self._service = Methods(inference, calls, has_keys=has_keys, room=room)
         streams = OpenStreams()
         self._health = Health(inference.models.registry)
         watch = streams.bounded(self._health.Watch)
         self._health.Watch = watch  # type: ignore[assignment, method-assign]
-        gate = grpc_gate(config, has_keys=has_keys)
-        self.stack.add_generic_rpc_handlers((calls.handler(self._methods, gate),))
-        self.stack.add_generic_rpc_handlers(_standard(self._health, streams))
-        if config.grpc_stack == "headway" and not calls.are_observed:
+        methods = calls.methods(self._service, grpc_gate(config, has_keys=has_keys))
+        if not calls.are_observed:
+            path = f"/{SERVICE.full_name}/ModelInfer"
             direct = DirectInfer(inference, calls, has_keys=has_keys)
-            own.add_direct(f"/{SERVICE.full_name}/ModelInfer", direct)
+            methods[path] = methods[path]._replace(direct=direct)
+        self.wire = H2Server(
+            methods | _standard(self._health, streams),
+            config,
+            limit_bytes=_most_read(config),
+            tls=guard.tls("h2"),
+            room=room,
+            admit=Entrance(guard.keys, calls).admit,
+        )
 
     async def stop(self, drain_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        stopping = asyncio.create_task(self.stack.stop(drain_s))  # new calls are refused
-        self._methods.finish_streams()
+        stopping = asyncio.create_task(self.wire.stop(drain_s))  # new calls are refused
+        self._service.finish_streams()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await self._calls.wait_idle()
             # A `Watch` or reflection call would hold up the rest of the drain.
-            await self.stack.stop(None)
+            await self.wire.stop(None)
         finally:
             await stopping
 
 
-def _standard(health: Health, streams: OpenStreams) -> list[Any]:
+def _standard(health: Health, streams: OpenStreams) -> dict[str, Method]:
     """gRPC's own services: health, and reflection of all there are."""
     own = health_pb2.DESCRIPTOR.services_by_name["Health"]
     reflections = [
@@ -214,9 +157,9 @@ def _standard(health: Health, streams: OpenStreams) -> list[Any]:
         for messages in VERSIONS
     ]
     names = [SERVICE.full_name, own.full_name, *(each.full_name for each, _ in reflections)]
-    handlers = [handlers_of(own, health_pb2, health)]
+    found = methods_of(own, health_pb2, health)
     for service, messages in reflections:
         reflection: Any = Reflection(names, messages)
         reflection.ServerReflectionInfo = streams.bounded(reflection.ServerReflectionInfo)
-        handlers.append(handlers_of(service, messages, reflection))
-    return handlers
+        found |= methods_of(service, messages, reflection)
+    return found

@@ -7,7 +7,6 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
-import grpc
 from google.protobuf import json_format
 
 from headway.errors import Forbidden, HeadwayError, InvalidInput
@@ -25,7 +24,7 @@ from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.requests import InferRequest
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.triton_words import loading
-from headway.server.auth.keys import Caller, KeyRing, check_whole_server
+from headway.server.auth.keys import Caller, check_whole_server
 from headway.server.background import AT_ONCE, Steps
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
@@ -37,7 +36,7 @@ from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.inference import Inference
 from headway.signature import Decoded
 from headway.wire.body_room import BodyRoom
-from headway.wire.http2.call import Call
+from headway.wire.http2.status import Status
 
 
 class Methods:
@@ -48,23 +47,19 @@ class Methods:
         inference: Inference,
         calls: Calls,
         *,
-        keys: KeyRing | None = None,
+        has_keys: bool = False,
         room: BodyRoom | None = None,
     ) -> None:
         self._inference = inference
         self._models = inference.models
         self._regions = inference.regions
-        self._keys = keys
+        self._has_keys = has_keys
         self._streams = Streams(self, calls, room)
 
     def _caller(self, context: Any) -> Caller | None:
-        """Whose call it is. Our own stack found it at the call's head; grpc.aio's context has no
-        place for it."""
-        if self._keys is None:
-            return None
-        if isinstance(context, Call):
-            return context.caller
-        return self._keys.find(dict(context.invocation_metadata() or ()))
+        """It was found at the call's head; None: the server has no keys."""
+        caller: Caller | None = context.caller if self._has_keys else None
+        return caller
 
     # ---- work
 
@@ -286,7 +281,7 @@ class Methods:
     async def CudaSharedMemoryRegister(
         self, request: pb.CudaSharedMemoryRegisterRequest, context: Any
     ) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "CUDA shared memory is not supported")
+        await context.abort(Status.UNIMPLEMENTED, "CUDA shared memory is not supported")
 
     async def CudaSharedMemoryUnregister(
         self, request: pb.CudaSharedMemoryUnregisterRequest, context: Any

@@ -13,10 +13,9 @@ from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
-from headway.server.grpc.large import LargeResponse, LargeStreamResponse, sendable
+from headway.server.grpc.large import LargeResponse, LargeStreamResponse
 from headway.server.grpc.spelling import IS_END, ChunkEncoder
 from headway.wire.body_room import BodyRoom
-from headway.wire.http2.call import Call
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
@@ -124,7 +123,7 @@ class _Stream:
                     response = await self._service.answer(asked)
                 response.parameters[IS_END].bool_param = True
                 if isinstance(response, LargeResponse):
-                    message = await sendable(LargeStreamResponse(response), self._context)
+                    message: Any = LargeStreamResponse(response)
                 else:
                     message = pb.ModelStreamInferResponse(infer_response=response)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
@@ -153,7 +152,7 @@ class _Stream:
         async with self._service.stream(asked) as (stream, spelling):
             async for chunk in stream:
                 await self._write(await spelling.wait_message(chunk))
-                if isinstance(self._context, Call) and isinstance(stream, ServedStream):
+                if isinstance(stream, ServedStream):
                     # The rest as they come, without a task's turn for each.
                     sink = self._context.sink()
                     rest = ToSink(stream, spelling.frame_of, sink, spelling.frames_of)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-import grpc
+from headway.wire.http2.status import Status
 
 MOST_OF_A_CLIENT = 256
 MOST_S = 3600.0
@@ -27,7 +27,7 @@ class OpenStreams:
             client = context.peer().rpartition(":")[0]
             if self._counts[client] >= MOST_OF_A_CLIENT:
                 await context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    Status.RESOURCE_EXHAUSTED,
                     f"at most {MOST_OF_A_CLIENT} streams of one client without a key",
                 )
             self._counts[client] += 1
@@ -35,7 +35,7 @@ class OpenStreams:
                 async with asyncio.timeout(MOST_S):
                     await _write_all(run(request, context), context)
             except TimeoutError:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "watch again: it has been long")
+                await context.abort(Status.UNAVAILABLE, "watch again: it has been long")
             finally:
                 self._counts[client] -= 1
                 if not self._counts[client]:

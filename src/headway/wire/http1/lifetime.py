@@ -15,7 +15,6 @@ from headway.wire.body_room import UNCOUNTED_BYTES, BodyRoom
 from headway.wire.connections import client_of
 from headway.wire.headers import request_id
 from headway.wire.http1 import half_close, wire
-from headway.wire.http1.heads import Heads
 from headway.wire.http1.turns import Phase, Received, Refused, Turn
 from headway.wire.round_robin import RoundRobin
 from headway.wire.writes import Writes
@@ -27,7 +26,6 @@ class Owner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
-    heads: Heads
     turns: RoundRobin  # of work that would hold all connections up
     writes: Writes  # of streams
     buffer: memoryview  # that all connections read into, one after the other

@@ -39,11 +39,9 @@ class Connection(Answering):
         "_body_bytes_before",
         "_buffer",
         "_head_bytes",
-        "_heads",
         "_is_queued",
         "_is_upgrade",
         "_read_bytes",
-        "_request",
         "_timed",
         "_unparsed",
     )
@@ -55,11 +53,9 @@ class Connection(Answering):
         self._is_upgrade = False  # the request asks for another protocol; it is parsed once more
         self._timed = Phase.NOTHING  # the phase that the deadline is for
         self._read_bytes = 0  # in the current read
-        self._request = b""  # the current read, if a request begins with it
         self._unparsed: memoryview | None = None  # of a read, until it is our turn
         self._is_queued = False  # it is not: other clients have theirs, and nothing is read
         self._buffer = owner.buffer
-        self._heads = owner.heads
         self._head_bytes = 0  # of a head (or trailers) that came in several reads
         self._body_bytes = 0
         self._body_bytes_before = 0  # in the read before
@@ -86,16 +82,11 @@ class Connection(Answering):
         if self._unparsed is not None:  # a transport that is paused may have some left
             self._unparsed = memoryview(bytes(self._unparsed) + data)
             return
-        if self.is_idle:
-            if self._starts_again(data):
-                return
-            self._request = data
         self._read_bytes = len(data)
         if len(data) <= _PIECE:
             self._parse(data)
         else:
             self._parse_some(memoryview(data))
-        self._request = b""  # it may be large
 
     # --- in turns
 
@@ -174,14 +165,6 @@ class Connection(Answering):
             return 0
         return int(self._headers.get(b"content-length", 0)) - self._body_bytes
 
-    def _starts_again(self, data: bytes) -> bool:
-        """A whole request with a head that was parsed before: no need to parse it again."""
-        found = self._heads.find(data)
-        if found is None:
-            return False
-        (url, headers, body_bytes), body = found
-        return body_bytes <= self._uncounted_bytes and self._begin_direct(url, headers, body)
-
     # --- the parser calls
 
     def on_message_begin(self) -> None:
@@ -239,7 +222,6 @@ class Connection(Answering):
         elif self._body_bytes <= _JOINED_HERE:
             body, parts = b"".join(parts), []
         if not parts and self._start_direct(body):
-            self._heads.keep(self._request, url, headers, body)
             return
         if not url.startswith(b"/"):
             url = self._relative(url)

@@ -10,7 +10,6 @@ from headway.config import ServerConfig
 from headway.server.app import App
 from headway.server.handing_over import short_turns_of_the_lock
 from headway.wire.body_room import BodyRoom
-from headway.wire.http1.heads import Heads
 from headway.wire.http1.lifetime import Lifetime
 from headway.wire.http1.protocol import Admit, Connection, GuardedConnection
 from headway.wire.port import Port, bracketed
@@ -36,7 +35,6 @@ class HttpServer(Port[Lifetime]):
         super().__init__(config, tls=tls, room=room)
         self._app = app
         self._admit = admit
-        self.heads = Heads()
         self.port = config.port
 
     async def __aenter__(self) -> Self:

@@ -2,8 +2,7 @@
 
 `frames.py`, `heads.py`, `huffman.py`, `inbox.py` and `budget.py` are pure: bytes in, values out. A
 connection is `connection.py` (what comes in) on `lifetime.py` (what it costs, how it ends) on
-`sending.py`; these hold the rules of HTTP/2, `call.py` those of gRPC, with the face of grpc.aio's
-context; so the same methods serve on either stack. The reasons are in
+`sending.py`; these hold the rules of HTTP/2, `call.py` those of gRPC. The reasons are in
 docs/decisions/0014-own-grpc-stack.md, those of the limits in 0038-http2-budgets.md, those of the
 turns in 0075-one-slice-a-turn.md.
 """

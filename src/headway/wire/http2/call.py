@@ -1,5 +1,5 @@
 """One call of gRPC on one stream: it collects the request, runs the method, and is the context
-that the method sees, with the face of grpc.aio's. It knows no frames and no windows but its own."""
+that the method sees. It knows no frames and no windows but its own."""
 
 import asyncio
 import logging
@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, NoReturn, Self
 
-import grpc
-
 from headway.errors import QueueFull
 from headway.runtime.calling.threads import whose
 from headway.server.auth.keys import NOBODY
 from headway.server.errors import is_asked_to_stop
 from headway.wire.http2 import heads
-from headway.wire.http2.call_state import WINDOW, CallState, Status, wake
+from headway.wire.http2.call_state import WINDOW, CallState, wake
 from headway.wire.http2.frames import Code, StreamFailed
 from headway.wire.http2.heads import Metadata, Value
 from headway.wire.http2.inbox import Broken, Message, TooLong, prefix_of, whole
+from headway.wire.http2.status import Aborted, Status
 from headway.wire.writes import StreamSink
 
 _log = logging.getLogger(__name__)
@@ -27,7 +26,6 @@ _SMALL = 2**10  # bytes of a whole message that are not counted
 
 class Call(CallState):
     __slots__ = ()
-    takes_parts = True  # of a message; grpc.aio's has no such attribute
 
     # ---- the connection calls
 
@@ -90,8 +88,7 @@ class Call(CallState):
     def fail(self, error: BaseException) -> None:
         self._work = None
         assert self.method.direct is not None
-        code, message, metadata = self.method.direct.refusal_of(error)
-        self.end(code, message, metadata)
+        self.end(*self.method.direct.refusal_of(error))
 
     # ---- receiving
 
@@ -106,18 +103,14 @@ class Call(CallState):
 
     def _begin(self, data: bytes) -> None:
         """The only message is here, whole."""
-        direct = self.method.direct if self.head.is_plain else None
-        if direct is not None:
-            self._work = direct.start_known(data, self)
-            if self._work is not None:
-                return
         try:
-            request = self._parsed(data)
+            request = self.method.parse(data)
         except Exception as error:  # noqa: BLE001 - protobuf's own, and there are three of them
             self._refuse_request(error)
             return
-        if direct is not None:
-            self._work = direct.start(request, data, self)
+        direct = self.method.direct
+        if direct is not None and self.head.is_plain:
+            self._work = direct.start(request, self)
             if self._work is not None:
                 return
         self._work = self._wire.create_task(self._run(request), len(data))
@@ -144,7 +137,7 @@ class Call(CallState):
 
     async def _run_packed(self, message: Message) -> None:
         try:
-            request = self._parsed(await self._unpacked(message))
+            request = self.method.parse(await self._unpacked(message))
         except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
             self._work = None  # it is this very task
             self._refuse_request(error)
@@ -156,7 +149,7 @@ class Call(CallState):
         whose.set(self._wire.client if caller in (None, NOBODY) else caller.key.tenant)
         try:
             await self._respond(request)
-        except grpc.aio.AbortError:
+        except Aborted:
             pass  # it has said why
         except asyncio.CancelledError:
             if is_asked_to_stop():
@@ -206,11 +199,11 @@ class Call(CallState):
     # ---- the context's face
 
     async def read(self) -> Any:
-        """The next request; EOF after the last."""
+        """The next request; None after the last."""
         try:
             message = await self._wait_message()
             if message is None:
-                return grpc.aio.EOF
+                return None
             return self.method.parse(await self._unpacked(message))
         except Exception as error:  # noqa: BLE001 - ours, zlib's, protobuf's
             self._refuse_request(error)
@@ -273,20 +266,20 @@ class Call(CallState):
 
     async def abort(
         self,
-        code: grpc.StatusCode,
+        code: Status,
         details: str = "",
         trailing_metadata: Iterable[tuple[str, Value]] = (),
     ) -> NoReturn:
         self.end(code, details, trailing_metadata)
-        raise grpc.aio.AbortError("the call has been aborted")
+        raise Aborted("the call has its status")
 
     def set_trailing_metadata(self, metadata: Iterable[tuple[str, Value]]) -> None:
         self._trailing = tuple(metadata)
 
-    def set_code(self, code: grpc.StatusCode) -> None:
+    def set_code(self, code: Status) -> None:
         self._code = code
 
-    def code(self) -> grpc.StatusCode:
+    def code(self) -> Status:
         return self._code
 
     def details(self) -> str:
@@ -330,6 +323,6 @@ class _Requests:
 
     async def __anext__(self) -> Any:
         request = await self._call.read()
-        if request is grpc.aio.EOF:
+        if request is None:
             raise StopAsyncIteration
         return request

@@ -4,12 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import grpc
-
 from headway.errors import HeadwayError
 from headway.server.auth.keys import Caller
 from headway.server.errors import retry_after_s, status_of
-from headway.server.grpc.calls import OPEN_BYTES, Unparsed
 from headway.server.routes import Pending
 from headway.wire.compression import decompress
 from headway.wire.http2 import heads
@@ -17,8 +14,9 @@ from headway.wire.http2.heads import Head, Metadata, Value
 from headway.wire.http2.inbox import Broken, Inbox, Message, TooLong
 from headway.wire.http2.method import Method, Wire
 from headway.wire.http2.outbox import Outbox
+from headway.wire.http2.status import Status
 
-Status = grpc.StatusCode
+OPEN_BYTES = 16 * 2**10  # of a message of a method that needs no key: it is a name at most
 WINDOW = 2**20  # bytes that a stream may send ahead of its reader
 CALL_BYTES = 2**12  # counted for a call that waits for its request, whatever it has sent
 _UNPACK_IN_THREAD = 2**9  # bytes; what is smaller unpacks to half a megabyte at most
@@ -101,12 +99,6 @@ class CallState:
         limit_bytes = self._wire.limit_bytes
         return min(limit_bytes, OPEN_BYTES) if self.method.is_open else limit_bytes
 
-    def _parsed(self, data: bytes) -> Any:
-        request = self.method.parse(data)
-        if type(request) is Unparsed:
-            self._hold(0)  # the parser counts it, with what it grows to
-        return request
-
     def _open_inbox(self) -> Inbox:
         """What comes in parts is held, and counted: a plain request never comes here."""
         self._base_bytes += CALL_BYTES
@@ -180,7 +172,7 @@ class CallState:
     # ---- its end
 
     def end(
-        self, code: grpc.StatusCode, message: str = "", metadata: Iterable[tuple[str, Value]] = ()
+        self, code: Status, message: str = "", metadata: Iterable[tuple[str, Value]] = ()
     ) -> None:
         """The call's status: the first one counts."""
         if self.is_over:
@@ -191,7 +183,7 @@ class CallState:
         if code is Status.OK and not self._trailing:
             block = heads.OK_BLOCK
         else:
-            block = heads.trailers_block(code.value[0], message, self._trailing)
+            block = heads.trailers_block(code, message, self._trailing)
         self._wire.finish(self, block)
 
     def _stop_work(self) -> "asyncio.Task[None] | None":

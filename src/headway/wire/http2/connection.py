@@ -9,10 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
-import grpc
-
 from headway.config import ServerConfig
-from headway.server.grpc.calls import Refusal
 from headway.wire.connections import client_of
 from headway.wire.http2 import frames, heads
 from headway.wire.http2.budget import Account
@@ -23,6 +20,7 @@ from headway.wire.http2.gathering import GatheringTransport
 from headway.wire.http2.heads import Head, HeadReader
 from headway.wire.http2.lifetime import RESET_COSTS, Lifetime, Owner
 from headway.wire.http2.method import Method
+from headway.wire.http2.status import Refusal, Status
 
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
@@ -305,10 +303,10 @@ class Connection(Lifetime):
             call.is_over = True
             self.finish(call, heads.NOT_GRPC_BLOCK)
         elif method is None:
-            call.end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            call.end(Status.UNIMPLEMENTED, "Method not found!")
         else:
             said = f"the encoding {call.head.encoding!r} is not known"
-            call.end(grpc.StatusCode.UNIMPLEMENTED, said)
+            call.end(Status.UNIMPLEMENTED, said)
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._charge()

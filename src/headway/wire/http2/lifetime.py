@@ -6,11 +6,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
-import grpc
-
 from headway.config import ServerConfig
 from headway.server.auth.keys import Caller
-from headway.server.grpc.calls import Refusal
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2 import frames
 from headway.wire.http2.budget import Account, Budget
@@ -19,6 +16,7 @@ from headway.wire.http2.call_state import CallState
 from headway.wire.http2.frames import Code, ConnectionFailed
 from headway.wire.http2.heads import Metadata
 from headway.wire.http2.sending import Sending
+from headway.wire.http2.status import Refusal, Status
 from headway.wire.round_robin import RoundRobin
 from headway.wire.writes import Writes
 
@@ -176,7 +174,7 @@ class Lifetime(Sending):
     def cut(self) -> None:
         """Time is up: calls that still wait are told so."""
         for call in list(self._calls.values()):
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            call.end(Status.UNAVAILABLE, "the server is stopping")
             call.cancel()
         self._calls.clear()
         self._blocked.clear()
@@ -254,7 +252,7 @@ class Lifetime(Sending):
             if self._is_over or call.is_closed:
                 continue  # since it was their turn
             if call.is_late(now, limit_s):
-                call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long to arrive")
+                call.end(Status.DEADLINE_EXCEEDED, "the request took too long to arrive")
                 yield 0.0
             elif call.outbox and now > call.due_at + config.write_timeout_s:
                 self._transport.write(frames.rst_stream(call.id, Code.CANCEL))

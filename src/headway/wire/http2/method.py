@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headway.server.grpc.calls import Refusal
 from headway.server.routes import Pending
+from headway.wire.http2.status import Refusal
 from headway.wire.writes import Writes
 
 if TYPE_CHECKING:
@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 class Direct(Protocol):
     """The commonest kind of request, answered without a task."""
 
-    def start_known(self, data: bytes, call: "CallState") -> Pending | None:
-        """None: it has to be parsed."""
-        ...
-
-    def start(self, request: Any, data: bytes, call: "CallState") -> Pending | None:
-        """`data` was parsed to `request`. None: it is not of that kind."""
+    def start(self, request: Any, call: "CallState") -> Pending | None:
+        """None: the request is not of that kind."""
         ...
 
     def refusal_of(self, error: BaseException) -> Refusal: ...

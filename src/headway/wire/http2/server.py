@@ -1,90 +1,49 @@
-"""Our gRPC server: listens, holds the connections, and finds the methods. It has the face of
-grpc.aio's server as far as services need it."""
+"""The gRPC server: listens, holds the connections, and finds the methods."""
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from headway.config import ServerConfig
 from headway.server.auth.keys import Caller
-from headway.server.grpc.calls import Refusal
 from headway.wire.body_room import BodyRoom
 from headway.wire.connections import client_of
 from headway.wire.http2.budget import Budget, address_budget
 from headway.wire.http2.connection import Connection
 from headway.wire.http2.heads import Metadata
 from headway.wire.http2.lifetime import Lifetime
-from headway.wire.http2.method import Direct, Method
+from headway.wire.http2.method import Method
+from headway.wire.http2.status import Refusal
 from headway.wire.port import Port
 
-_MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
 _MOST_ADDRESSES = 4096  # with a remembered budget, the latest ones
 _UNPACKED_AT_ONCE = 2  # messages; each may grow to the limit before it is counted
 
 
-class _Details(NamedTuple):
-    """What a generic handler is asked with."""
-
-    method: str
-    invocation_metadata: tuple[tuple[str, str], ...] = ()
-
-
-class Entrance(Protocol):
-    """Looks at a call's head, before anything of its request is read."""
-
-    @property
-    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
-        """Asked with a path and the metadata; None: every client may do everything."""
-        ...
-
-    def is_open(self, path: str) -> bool:
-        """Whether a call of it needs no key."""
-        ...
+# The caller, by a method's path and the call's metadata, or why there is none. It is asked at the
+# call's head, before anything of its request is read.
+Admit: TypeAlias = Callable[[str, Metadata], Caller | Refusal]
 
 
 class H2Server(Port[Lifetime]):
     def __init__(
         self,
+        methods: Mapping[str, Method],
         config: ServerConfig,
         *,
         limit_bytes: int,
         tls: Callable[[], ssl.SSLContext] | None = None,
         room: BodyRoom | None = None,
-        entrance: Entrance | None = None,
+        admit: Admit | None = None,
     ) -> None:
+        """`methods`, by path. `admit`: None where every client may call every method."""
         super().__init__(config, tls=tls, room=room)
         self._limit_bytes = limit_bytes
-        self._handlers: list[Any] = []
-        self._direct: dict[str, Direct] = {}
-        self._methods: dict[str, Method | None] = {}
+        self._find = methods.get
+        self.admit = admit
         self.unpacking = asyncio.Semaphore(_UNPACKED_AT_ONCE)
-        self._entrance = entrance
         self._budgets: dict[str, Budget] = {}  # by client, the latest last
-
-    # ---- what is served
-
-    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
-        self._handlers += handlers
-
-    def add_direct(self, path: str, direct: Direct) -> None:
-        self._direct[path] = direct
-
-    def _find(self, path: str) -> Method | None:
-        try:
-            return self._methods[path]
-        except KeyError:
-            pass
-        if len(self._methods) >= _MOST_REMEMBERED:
-            self._methods.clear()
-        found = (each.service(_Details(path)) for each in self._handlers)
-        handler = next((each for each in found if each is not None), None)
-        method = None
-        if handler is not None:
-            is_open = self._entrance is not None and self._entrance.is_open(path)
-            method = _method_of(handler, self._direct.get(path), is_open=is_open)
-        self._methods[path] = method
-        return method
 
     # ---- life
 
@@ -104,10 +63,6 @@ class H2Server(Port[Lifetime]):
 
     # ---- the connections call
 
-    @property
-    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
-        return None if self._entrance is None else self._entrance.admit
-
     def budget_of(self, address: str) -> Budget:
         client = client_of(address)
         budget = self._budgets.pop(client, None)
@@ -126,20 +81,3 @@ class H2Server(Port[Lifetime]):
 
     def left(self, task: "asyncio.Task[None]") -> None:
         self._connections.leaves(task)
-
-
-def _method_of(handler: Any, direct: Direct | None, *, is_open: bool) -> Method:
-    """`handler` is a grpc.RpcMethodHandler: one of its four functions is set."""
-    functions = (
-        *(handler.unary_unary, handler.unary_stream),
-        *(handler.stream_unary, handler.stream_stream),
-    )
-    return Method(
-        run=next(each for each in functions if each is not None),
-        parse=handler.request_deserializer or bytes,
-        serialise=handler.response_serializer or bytes,
-        takes_stream=handler.request_streaming,
-        gives_stream=handler.response_streaming,
-        direct=direct,
-        is_open=is_open,
-    )

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 from google.protobuf import descriptor_pb2
 from google.protobuf.internal import builder
 
 from headway.server.grpc import pool
 from headway.server.grpc.standard import reflection_v1_pb2
+from headway.wire.http2.status import Status
 
 
 class Reflection:
@@ -38,7 +38,7 @@ class Reflection:
         try:
             return self._described(asked, request)
         except KeyError:
-            return self._error(grpc.StatusCode.NOT_FOUND)
+            return self._error(Status.NOT_FOUND)
 
     def _described(self, asked: str | None, request: Any) -> Any:
         """Raises KeyError for what there is not."""
@@ -59,7 +59,7 @@ class Reflection:
                     )
                 )
             case _:
-                return self._error(grpc.StatusCode.INVALID_ARGUMENT)
+                return self._error(Status.INVALID_ARGUMENT)
 
     def _file(self, file: Any) -> Any:
         """With all that it imports: none of ours imports any."""
@@ -72,11 +72,10 @@ class Reflection:
             )
         )
 
-    def _error(self, code: grpc.StatusCode) -> Any:
-        number, text = code.value
-        messages = self._messages
+    def _error(self, code: Status) -> Any:
+        messages, text = self._messages, code.name.lower().replace("_", " ")
         return messages.ServerReflectionResponse(
-            error_response=messages.ErrorResponse(error_code=number, error_message=text)
+            error_response=messages.ErrorResponse(error_code=code, error_message=text)
         )
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-import grpc
 from google.protobuf import descriptor_pb2
+
+from headway.wire.http2.method import Method
 
 
 def streaming_of(service: Any) -> dict[str, tuple[bool, bool]]:
@@ -14,23 +15,18 @@ def streaming_of(service: Any) -> dict[str, tuple[bool, bool]]:
     return {each.name: (each.client_streaming, each.server_streaming) for each in described.method}
 
 
-def handlers_of(service: Any, messages: Any, methods: object) -> grpc.GenericRpcHandler:
-    """`service`: its descriptor; `messages`: the generated module; `methods`: an object that has
-    them by name."""
-    makers = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }
+def methods_of(service: Any, messages: Any, methods: object) -> dict[str, Method]:
+    """By path. `service`: its descriptor; `messages`: the generated module; `methods`: an object
+    that has them by name. None of them needs a key."""
     streaming = streaming_of(service)
-    return grpc.method_handlers_generic_handler(
-        service.full_name,
-        {
-            each.name: makers[streaming[each.name]](
-                getattr(methods, each.name),
-                request_deserializer=getattr(messages, each.input_type.name).FromString,
-                response_serializer=getattr(messages, each.output_type.name).SerializeToString,
-            )
-            for each in service.methods
-        },
-    )
+    return {
+        f"/{service.full_name}/{each.name}": Method(
+            run=getattr(methods, each.name),
+            parse=getattr(messages, each.input_type.name).FromString,
+            serialise=getattr(messages, each.output_type.name).SerializeToString,
+            takes_stream=streaming[each.name][0],
+            gives_stream=streaming[each.name][1],
+            is_open=True,
+        )
+        for each in service.methods
+    }
