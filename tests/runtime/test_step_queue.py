@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway import END, Shed
-from headway.runtime.driving.step_queue import Pause, StepQueue
+from headway.runtime.driving.step_queue import StepQueue
 from headway.runtime.driving.streams import MAX_BACKLOG, MAX_BACKLOG_BYTES, OpenStream, StreamCall
 
 
@@ -121,11 +121,11 @@ def test_a_loop_that_does_not_look_holds_no_more_than_its_streams_may() -> None:
 class _Reader:
     """Takes texts directly, until it is full."""
 
-    def __init__(self, call: StreamCall, pause: Pause) -> None:
+    def __init__(self, call: StreamCall) -> None:
         self.taken: list[Any] = []
         self.is_full = False
         self.told = 0
-        OpenStream(call, lambda call: None).attach(self.tell, self.take, pause)
+        OpenStream(call, lambda call: None).attach(self.tell, self.take)
 
     def tell(self) -> None:
         self.told += 1
@@ -138,8 +138,7 @@ class _Reader:
 
 def test_texts_go_past_the_stream_to_a_reader_that_takes_them() -> None:
     loop, calls, queue = begun(2, may_rerun=True)
-    pause = Pause()
-    readers = [_Reader(call, pause) for call in calls]
+    readers = [_Reader(call) for call in calls]
     for step in ("a", "b"):
         queue.deliver([f"{step}{number}" for number in range(2)])
     loop.look()
@@ -155,8 +154,7 @@ def test_texts_go_past_the_stream_to_a_reader_that_takes_them() -> None:
 
 def test_what_a_reader_has_no_room_for_stays_before_what_comes_after_it() -> None:
     loop, [call, other], queue = begun(2)
-    pause = Pause()
-    reader, neighbour = _Reader(call, pause), _Reader(other, pause)
+    reader, neighbour = _Reader(call), _Reader(other)
     reader.is_full = True
     queue.deliver(["a", "b"])
     loop.look()
@@ -171,9 +169,8 @@ def test_what_a_reader_has_no_room_for_stays_before_what_comes_after_it() -> Non
 
 @pytest.mark.parametrize("are_direct", [True, False])
 def test_a_reader_that_raises_costs_its_neighbours_nothing(are_direct: bool) -> None:
-    loop, calls, queue = begun(3 if are_direct else 4)  # one without a pause: all are put
-    pause = Pause()
-    readers = [_Reader(call, pause) for call in calls[:3]]
+    loop, calls, queue = begun(3 if are_direct else 4)  # one that reads by itself
+    readers = [_Reader(call) for call in calls[:3]]
 
     def fail(chunks: Sequence[Any]) -> bool:
         raise RuntimeError("broken")
@@ -193,7 +190,7 @@ def test_a_reader_that_raises_costs_its_neighbours_nothing(are_direct: bool) -> 
 
 def test_what_a_reader_has_no_room_for_counts_in_its_backlog() -> None:
     loop, [call], queue = begun(1)
-    reader = _Reader(call, Pause())
+    reader = _Reader(call)
     reader.is_full = True
     queue.deliver(["a" * 4000])
     loop.look()
@@ -201,43 +198,6 @@ def test_what_a_reader_has_no_room_for_counts_in_its_backlog() -> None:
     assert call.take() == ["a" * 4000]
     with pytest.raises(Shed, match="behind"):
         call.is_at_end()
-
-
-def test_a_pause_that_ends_after_its_steps_have_left_wakes_nobody() -> None:
-    """Every round of writes looked at all streams once more."""
-    loop, calls, queue = begun(64)
-    now = 0.0
-    pause = Pause(lambda: now)
-    readers = [_Reader(call, pause) for call in calls]
-    pause.begin(1.0)
-    queue.deliver(["a"] * 64)
-    assert not loop.told
-    now = 2.0
-    queue.deliver(["b"] * 64)
-    loop.look()
-    assert all(reader.taken == ["a", "b"] for reader in readers)
-    assert _calls_of(pause.end) <= 2
-
-
-def test_where_one_queue_cannot_be_told_the_others_are() -> None:
-    told: list[str] = []
-
-    class Held:
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def wake(self, _: Pause) -> None:
-            told.append(self._name)
-            raise RuntimeError(self._name)
-
-    pause = Pause(lambda: 0.0)
-    pause.begin(1.0)
-    for name in "abc":
-        queue: Any = Held(name)
-        assert pause.hold(queue)
-    with pytest.raises(RuntimeError):
-        pause.end()
-    assert sorted(told) == ["a", "b", "c"]
 
 
 @pytest.mark.real_time

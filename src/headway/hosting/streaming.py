@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
 from headway.hosting.registry import Ask
-from headway.runtime.driving.step_queue import Pause
 from headway.runtime.driving.streams import Direct, OpenStream
 
 
@@ -63,11 +62,10 @@ class ServedStream:
         self,
         reader: Callable[[], None] | None,
         direct: Direct | None = None,
-        pause: Pause | None = None,
     ) -> None:
         """See OpenStream; after the first chunk."""
         assert self._chunks is not None, "it has not begun"
-        self._chunks.attach(reader, direct, pause)
+        self._chunks.attach(reader, direct)
 
     def is_at_end(self) -> bool:
         """Raises what went wrong."""

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from headway.errors import HeadwayError
-from headway.runtime.driving.step_queue import Pause
 
 if TYPE_CHECKING:
     from headway.server.auth.keys import Caller
@@ -83,11 +82,6 @@ class Sink(Protocol):
 
     @property
     def out(self) -> Out: ...
-
-    @property
-    def pause(self) -> Pause | None:
-        """In which nothing would be written."""
-        ...
 
     async def wait_writable(self) -> None: ...
 

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from headway.runtime.driving.step_queue import Pause
 from headway.wire.messages import Out
 
 SMALL_BYTES = 4096  # a stream that holds more writes at once
@@ -22,10 +21,10 @@ class Writes:
 
     After a round of writes is a pause, the longer the more streams were written. What comes after
     the pause leaves in the turn it comes in, with what came during the pause; if nothing more
-    comes, that leaves after twice the pause. Models in other threads do not wake us in the pause.
+    comes, that leaves after twice the pause.
     """
 
-    __slots__ = ("_most_pause_s", "_timer", "clock", "is_due", "next_at", "pause", "waiting")
+    __slots__ = ("_most_pause_s", "_timer", "clock", "is_due", "next_at", "waiting")
 
     def __init__(self, most_pause_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_pause_s = most_pause_s
@@ -34,7 +33,6 @@ class Writes:
         self.is_due = False  # at the end of this turn
         self.clock = clock
         self.next_at = 0.0  # a part that comes later is written at the end of its turn
-        self.pause = Pause(clock)
 
     def come_due(self) -> None:
         """One more part is held, after the pause."""
@@ -45,19 +43,11 @@ class Writes:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.is_due, self.next_at = True, 0.0
-        try:
-            self.pause.end()  # what was held back leaves with the rest
-        finally:
-            self.is_due = False
-            self._write_waiting()
-
-    def _write_waiting(self) -> None:
+        self.is_due, self.next_at = False, 0.0
         waiting, self.waiting = self.waiting, []
         pause_s = min(len(waiting) * _STREAM_S, self._most_pause_s)
         if pause_s >= _SHORT_S:
             self.next_at = self.clock() + pause_s
-            self.pause.begin(self.next_at)
             self._timer = asyncio.get_running_loop().call_later(2 * pause_s, self._flush)
         for sink in waiting:
             held, sink.held = sink.held, b""
@@ -68,13 +58,12 @@ class Writes:
 class StreamSink:
     """Where the parts of one stream go. Small ones are held, and written with those of others."""
 
-    __slots__ = ("_writes", "call_in_turn", "held", "out", "pause")
+    __slots__ = ("_writes", "call_in_turn", "held", "out")
 
     def __init__(self, writes: Writes, out: Out) -> None:
         self._writes = writes
         self.out = out
         self.held = b""
-        self.pause = writes.pause
         self.call_in_turn = out.call_in_turn
 
     async def wait_writable(self) -> None:

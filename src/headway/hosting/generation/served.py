@@ -39,7 +39,6 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.step_queue import Pause
 from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import StepRunner
@@ -412,7 +411,6 @@ class _Texts(OpenStream):
         self,
         reader: Callable[[], None] | None,
         direct: Direct | None = None,
-        pause: Pause | None = None,
     ) -> None:
         def take(pieces: Sequence[Piece]) -> bool:
             assert direct is not None
@@ -421,7 +419,7 @@ class _Texts(OpenStream):
             texts = [piece.text for piece in pieces if piece.text]
             return not texts or direct(texts)
 
-        self._pieces.attach(reader, None if direct is None else take, pause)
+        self._pieces.attach(reader, None if direct is None else take)
 
     def close(self) -> None:
         self._pieces.close()

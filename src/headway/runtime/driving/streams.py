@@ -16,7 +16,7 @@ from headway.runtime.driving.calls import Ran
 from headway.runtime.driving.digests import Trail
 
 if TYPE_CHECKING:
-    from headway.runtime.driving.step_queue import Pause, StepQueue
+    from headway.runtime.driving.step_queue import StepQueue
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
@@ -45,7 +45,6 @@ class StreamCall:
         "is_abandoned",
         "item_ids",
         "loop",
-        "pause",
         "ran",
         "reader",
         "step_queue",
@@ -60,7 +59,6 @@ class StreamCall:
         self.loop = loop
         self.reader: Callable[[], None] | None = None  # told in place of a waiting task
         self.direct: Direct | None = None  # takes a chunk past the queue
-        self.pause: Pause | None = None  # in which the reader is told of nothing
         self.step_queue: StepQueue | None = None  # of the model, once it runs
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -294,16 +292,12 @@ class OpenStream:
         self,
         reader: Callable[[], None] | None,
         direct: Direct | None = None,
-        pause: "Pause | None" = None,
     ) -> None:
-        """Call this, in the loop, whenever there may be something to take, or the end; but not in
-        the `pause`. Chunks that come in that loop while none wait may go to `direct`."""
+        """Call this, in the loop, whenever there may be something to take, or the end. Chunks that
+        come in that loop while none wait may go to `direct`."""
         call = self._call
         call.reader = reader
         call.direct = direct
-        call.pause = pause
-        if call.step_queue is not None:
-            call.step_queue.look_for_pause()
 
     def close(self) -> None:
         if self._deadline is not None:

@@ -12,7 +12,6 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
-from headway.runtime.driving.step_queue import Pause
 from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
 from headway.server.background import Steps, Work, made
 from headway.server.json.encoding import MOST_CHARACTERS, encode_in_steps
@@ -139,26 +138,24 @@ class Pumping:
     """Takes what has come, whenever something does, until the end: no task has a turn for it, but
     for what is slow."""
 
-    __slots__ = ("_direct", "_pause", "_stream", "_take", "done")
+    __slots__ = ("_direct", "_stream", "_take", "done")
 
     def __init__(
         self,
         stream: ServedStream,
         take: Callable[[list[Any]], Slow | None],
         direct: Direct | None = None,
-        pause: Pause | None = None,
     ) -> None:
         self._stream = stream
         self._take = take
         self._direct = direct
-        self._pause = pause
         # Done at the end, and whenever there is something slow: until that is written, the rest
         # waits in the stream.
         self.done: asyncio.Future[Slow | None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
-        self._stream.attach(self.advance, self._direct, self._pause)
+        self._stream.attach(self.advance, self._direct)
         try:
             self.advance()  # what has come meanwhile
             while (slow := await self.done) is not None:
@@ -206,7 +203,7 @@ class ToSink(Pumping):
         sink: Sink,
         texts_of: TextsOf = _no_texts,
     ) -> None:
-        super().__init__(stream, self._write, self._write_direct, sink.pause)
+        super().__init__(stream, self._write, self._write_direct)
         self._event_of = event_of
         self._texts_of = texts_of
         self._sink = sink

@@ -20,7 +20,6 @@ class Connection:
 
     def __init__(self) -> None:
         self.writable: asyncio.Future[None] | None = None
-        self.pause = None
         self.written: list[bytes] = []
 
     @property
