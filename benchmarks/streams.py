@@ -17,9 +17,10 @@ from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.model import Model
+from headway.server.event_loop import run
 from headway.server.grpc.server import GrpcServer
 from headway.server.run import make_app
-from headway.wire.http1.server import HttpServer, run
+from headway.wire.http1.server import HttpServer
 
 STREAMS = 64
 STEP_S = 0.004

@@ -50,8 +50,8 @@ def serve(models: Any, *, name: str | None = None, **settings: Any) -> None:
     """Serve these models until Ctrl-C or SIGTERM, as `headway serve` does. For the main thread."""
     from headway.cli.greeting import announcing
     from headway.observe import logs
+    from headway.server.event_loop import run as run_loop
     from headway.server.run import run
-    from headway.wire.http1.server import run as run_loop
 
     config, given = _read(models, name, settings)
     logs.configure(format=config.server.log_format, level=config.server.log_level)

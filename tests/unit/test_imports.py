@@ -55,8 +55,7 @@ TABLE = {
     "offline": row("", "msgspec"),  # `headway map`
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
-    # Until `wire` is free of the server, which it is made from.
-    "wire": row("server config runtime", "httptools hpack grpc", lazily="*"),
+    "wire": row("", "httptools hpack"),
     "server": row("wire core runtime hosting model models signature config observe", "*"),
     # pytest only in the plugin, which `headway` never imports
     "testing": row("client core runtime model wiring", "pytest"),

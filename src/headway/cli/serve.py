@@ -123,9 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
     logs.configure(format=config.server.log_format, level=config.server.log_level)
     _allow_open_files()
     from headway.cli.greeting import announcing
+    from headway.server.event_loop import run as run_loop
     from headway.server.run import check_grpc
     from headway.server.run import run as serve
-    from headway.wire.http1.server import run as run_loop
 
     if arguments.grpc_port is not None and config.server.grpc_port >= 0:
         check_grpc()

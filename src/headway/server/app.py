@@ -13,22 +13,18 @@ from headway.runtime.calling.threads import whose
 from headway.server.api.openai.unserved import why_unserved
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
-from headway.server.errors import headers_of, is_asked_to_stop, param_of, tell
-from headway.server.routes import Asker, Errors, Pending, Route
+from headway.server.errors import headers_of, param_of, status_of, tell
+from headway.server.own_headers import has_options
+from headway.server.packed_bodies import decompress_body
+from headway.server.routes import Errors, Route
+from headway.wire.application import Rejection
 from headway.wire.body_room import BodyRoom
-from headway.wire.compression import compress_answer, decompress_body
+from headway.wire.cancellation import is_asked_to_stop
+from headway.wire.compression import compress_answer
 from headway.wire.headers import WireHeaders
-from headway.wire.messages import Answer, Headers, Refusal, Request, Response
+from headway.wire.messages import Answer, Asker, Headers, Pending, Refusal, Request, Response
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
-# Headers that wish for more than the body says: such requests are never direct. (Nor are those with
-# headers of our own, but for a tenant.)
-WISHES = frozenset(
-    [
-        b"content-encoding",
-        b"inference-header-content-length",
-    ]
-)
 _MOST_REMEMBERED = 4096  # paths; a client that makes names up costs no more than this
 
 
@@ -81,7 +77,7 @@ class App:
     def start_direct(
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
     ) -> Pending | None:
-        """Begin a POST that wishes for nothing special; None: `handle` must do it.
+        """Begin a POST that uses no optional feature; None: `handle` must do it.
 
         The hot path: no Request, no task, no future.
         """
@@ -89,7 +85,7 @@ class App:
             found = self._found_direct[url]
         except KeyError:
             found = self._find_direct(url)
-        if found is None:
+        if found is None or has_options(headers):
             return None
         route, params = found
         direct = route.direct
@@ -112,6 +108,19 @@ class App:
             return None
         return caller
 
+    def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
+        """A client without a key is refused before its long body is read."""
+        if self._keys is None:
+            return None
+        try:
+            self._keys.find(headers).check(Access.READ)
+        except HeadwayError as error:
+            return Rejection(status_of(error).http, error.code, str(error), headers_of(error))
+        return None
+
+    def note_error(self, code: str) -> None:
+        self.errors.count(code)
+
     def template_of(self, request: Request) -> str:
         """Of the route that answers this; empty if none does."""
         found = self._found.get((request.method, request.path)) or self._look_up(request)
@@ -129,6 +138,7 @@ class App:
 
     async def handle(self, request: Request) -> Answer:
         """Never raises, but for the caller's own cancellation."""
+        whose.set(request.client)
         found = self._found.get((request.method, request.path)) or self._find(request)
         if isinstance(found, Response):
             return found
@@ -271,6 +281,9 @@ class AppWrapper(App):
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
     ) -> Pending | None:
         return self._app.start_direct(url, body, asker, headers)
+
+    def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
+        return self._app.reject_head(headers)
 
     def template_of(self, request: Request) -> str:
         return self._app.template_of(request)

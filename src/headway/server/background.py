@@ -9,7 +9,7 @@ other client, not for all that a client has sent.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -20,7 +20,6 @@ T = TypeVar("T")
 THREADS = 2  # more would only wait for each other
 _REST_S = 0.0002
 _TURN_S = 0.02  # of work that others wait for, before one of theirs goes first
-_JOINED_AT_ONCE = 4 * 2**20  # bytes
 
 
 class Abandoned(Exception):
@@ -132,12 +131,3 @@ background = Background()  # for all front ends of this process
 async def made(found: bytes | Work) -> bytes:
     """As it is, or as the work makes it."""
     return found if isinstance(found, bytes) else await background.run(found)
-
-
-async def joined(parts: Sequence[bytes]) -> bytes:
-    """A body that came in many parts: to copy a large one takes milliseconds."""
-    if len(parts) == 1:
-        return parts[0]
-    if sum(map(len, parts)) <= _JOINED_AT_ONCE:
-        return b"".join(parts)
-    return await background.run(lambda _: b"".join(parts))  # other threads run meanwhile

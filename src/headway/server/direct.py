@@ -18,7 +18,7 @@ from headway.server.api.v2.tensors import TensorSignature
 from headway.server.auth.keys import Caller
 from headway.server.background import AT_ONCE, Steps, background
 from headway.server.inference import Inference
-from headway.server.routes import Asker
+from headway.wire.messages import Asker
 
 DirectRequest: TypeAlias = tuple[str, Any]  # its id, and its arrays or its value
 Message = TypeVar("Message", contravariant=True)  # bytes of JSON, or a message of protobuf

@@ -79,12 +79,6 @@ def _because(error: errors.Closed, cause: BaseException) -> errors.Closed:
     return error
 
 
-def is_asked_to_stop() -> bool:
-    """Whether it is this task that is being cancelled, not what it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
 _FIELD = re.compile(
     r"(?P<own>[a-z]\w*(\[\d+\])?(\.\w+(\[\d+\])?)*): "  # as our own messages begin
     r"|.*unknown field `(?P<unknown>\w+)`|.*required field `(?P<missing>\w+)`"  # as msgspec says it

@@ -21,8 +21,7 @@ from headway.runtime.batcher import Batcher
 from headway.server.api.metrics import MetricsPage
 from headway.server.app import App, AppWrapper, Handle
 from headway.server.errors import status_of
-from headway.server.routes import Asker, Pending
-from headway.wire.messages import Answer, Refusal, Request, Sink, StreamResponse
+from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, Sink, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing

@@ -10,25 +10,9 @@ import msgspec
 from headway.server.api.openai.errors import openai_error
 from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
-from headway.wire.messages import Answer, Headers, Refusal
+from headway.wire.messages import Answer, Headers, Pending, Refusal
 
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)
-
-
-class Pending(Protocol):
-    """An answer on its way."""
-
-    def cancel(self) -> object: ...
-
-
-class Asker(Protocol):
-    """Takes the one answer, in the event loop."""
-
-    def answer(self, body: bytes) -> None:
-        """JSON, 200."""
-        ...
-
-    def fail(self, error: BaseException) -> None: ...
 
 
 # (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or

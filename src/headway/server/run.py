@@ -105,7 +105,7 @@ async def run(
             inference = inference_over(registry, config.server, version=VERSION, regions=regions)
             app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
             app = observing.around(app)
-            http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit, room=room)
+            http = HttpServer(app, config.server, tls=guard.tls(), room=room)
             grpc = make_grpc(inference, config.server, guard=guard, observing=observing, room=room)
 
             def say() -> None:

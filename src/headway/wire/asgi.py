@@ -5,10 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from headway.config import MAX_BODY_BYTES
-from headway.runtime.calling.threads import whose
-from headway.server.app import App
-from headway.server.background import joined
+from headway.wire.application import Application
+from headway.wire.body_room import joined
 from headway.wire.connections import client_of
 from headway.wire.headers import WireHeaders, request_id
 from headway.wire.http1.wire import one_line
@@ -20,7 +18,8 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
-_LARGE = 256 * 2**10  # bytes
+MAX_BODY_BYTES = 64 * 2**20
+_LARGE = 256 * 2**10  # bytes of a chunk
 
 
 class _Gone(Exception):
@@ -30,7 +29,7 @@ class _Gone(Exception):
 class AsgiApp:
     """Answers requests only: models are loaded before, and live as long as their owner says."""
 
-    def __init__(self, app: App, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: Application, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
 
@@ -42,7 +41,7 @@ class AsgiApp:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = _request_of(scope)
         peer = scope.get("client")
-        whose.set(client_of(peer[0]) if peer else "")
+        request.client = client_of(peer[0]) if peer else ""
         try:
             body = await self._read_body(request.headers, receive)
         except _Gone:
@@ -82,7 +81,8 @@ class AsgiApp:
                 return None
             parts.append(part)
             if not message.get("more_body", False):
-                return await joined(parts)
+                break
+        return await joined(parts)
 
     async def _answer(self, request: Request, send: Send) -> None:
         answer = await self._app.handle(request)

@@ -4,23 +4,25 @@ One body has its own limit; this one is for a thousand clients that send a large
 bodies are not counted: connections are, and a plain request pays nothing for this.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from headway.config import ServerConfig
 from headway.errors import QueueFull
+from headway.wire.limits import Limits
 
 UNCOUNTED_BYTES = 32 * 2**10  # of each body
+_JOINED_AT_ONCE = 4 * 2**20  # bytes
 
 
 class BodyRoom:
     """What is received is taken, and given back when its request has been answered."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: Limits) -> None:
         self.held_bytes = 0
         self.change(config)
 
-    def change(self, config: ServerConfig) -> None:
+    def change(self, config: Limits) -> None:
         # A body that is allowed at all must fit in when it is alone.
         self._limit_bytes = max(config.max_held_bytes, config.max_body_bytes)
 
@@ -51,3 +53,10 @@ class BodyRoom:
             yield
         finally:
             self.give_back(counted)
+
+
+async def joined(parts: Sequence[bytes]) -> bytes:
+    """A body that came in many parts: to copy a large one takes milliseconds."""
+    if sum(map(len, parts)) <= _JOINED_AT_ONCE:
+        return b"".join(parts)
+    return await asyncio.to_thread(b"".join, parts)

@@ -4,14 +4,15 @@ Answers are compressed only where the route allows it: clients that advertise gz
 not all unpack what is not an inference.
 """
 
+import asyncio
 import zlib
-from functools import partial
+from collections.abc import Callable
+from typing import TypeAlias
 
 from headway.errors import InputTooLarge, InvalidInput
-from headway.server.background import AT_ONCE, Steps, background
-from headway.wire.headers import timeout_s
 from headway.wire.messages import Request, Response
 
+Rest: TypeAlias = Callable[[], None]  # called after each step of large work; may raise to end it
 _LARGE = 64 * 2**10  # from here on packing is worth a thread: about a millisecond of zlib
 _MOST_MEMBERS = 16  # of one gzip body
 _WORTH_IT = 512
@@ -21,28 +22,17 @@ _STEP_IN, _STEP_OUT = 64 * 2**10, 2**20  # bytes that are packed or unpacked in 
 _LEVEL = 1  # on the path of a request: four times as fast as the default, a little larger
 
 
-async def decompress_body(request: Request, *, limit: int) -> None:
-    """Replace the body by what it stands for. Raises InvalidInput or InputTooLarge."""
-    if not request.body:
-        return
-    for encoding in reversed(request.headers["content-encoding"].split(",")):
-        name = encoding.strip().lower()
-        if name in ("", "identity"):
-            continue
-        if name not in ("gzip", "x-gzip", "deflate"):
-            raise InvalidInput(f"Content-Encoding {name!r} is not known; there are: gzip, deflate")
-        # Never in the event loop: a thousandth of the limit can unpack to all of it.
-        unpack = partial(decompress, request.body, limit)
-        request.body = await background.run(unpack, timeout_s=timeout_s(request.headers))
+def no_rest() -> None:
+    pass
 
 
-def decompress(body: bytes, limit: int, steps: Steps = AT_ONCE) -> bytes:
+def decompress(body: bytes, limit: int, rest: Rest = no_rest) -> bytes:
     """gzip (of any number of members), zlib, or bare deflate as some clients send it."""
     try:
         try:
-            return _decompress(body, _AUTO, limit, steps)
+            return _decompress(body, _AUTO, limit, rest)
         except zlib.error:
-            return _decompress(body, _RAW, limit, steps)
+            return _decompress(body, _RAW, limit, rest)
     except zlib.error as error:
         raise InvalidInput(f"the body is not valid gzip or deflate: {error}") from error
 
@@ -57,7 +47,7 @@ async def compress_answer(request: Request, response: Response) -> None:
         return
     if len(response.body) > _LARGE:
         body = response.body
-        response.body = await background.run(lambda steps: compress(body, encoding, steps))
+        response.body = await asyncio.to_thread(compress, body, encoding)
     else:
         response.body = compress(response.body, encoding)
     added = (("Content-Encoding", encoding), ("Vary", "Accept-Encoding"))
@@ -68,7 +58,7 @@ def is_worth_it(body: bytes) -> bool:
     return len(body) >= _WORTH_IT
 
 
-def compress(body: bytes, encoding: str, steps: Steps = AT_ONCE) -> bytes:
+def compress(body: bytes, encoding: str, rest: Rest = no_rest) -> bytes:
     """zlib lets other threads run; what it has written is joined piece by piece."""
     # "deflate" is, in HTTP, the zlib format.
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _ZLIB if encoding == "deflate" else _GZIP)
@@ -77,7 +67,7 @@ def compress(body: bytes, encoding: str, steps: Steps = AT_ONCE) -> bytes:
     view, pieces = memoryview(body), []
     for start in range(0, len(view), _STEP_OUT):
         pieces.append(packer.compress(view[start : start + _STEP_OUT]))
-        steps.rest()
+        rest()
     return b"".join((*pieces, packer.flush()))
 
 
@@ -101,7 +91,7 @@ def _weight_of(parameters: str) -> float:
         return 0.0
 
 
-def _decompress(body: bytes, format_bits: int, limit: int, steps: Steps) -> bytes:
+def _decompress(body: bytes, format_bits: int, limit: int, rest: Rest) -> bytes:
     pieces: list[bytes] = []
     view, at, room = memoryview(body), 0, limit
     for _ in range(_MOST_MEMBERS):
@@ -117,7 +107,7 @@ def _decompress(body: bytes, format_bits: int, limit: int, steps: Steps) -> byte
             if room < 0:
                 raise InputTooLarge(f"the body unpacks to more than {limit} bytes", limit=limit)
             pieces.append(piece)
-            steps.rest()
+            rest()
         at = min(at, len(view)) - len(unpacker.unused_data)
         if at == len(view):
             return b"".join(pieces)

@@ -5,27 +5,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-DEADLINE = "headway-timeout-ms"
 _SANE_ID = re.compile(rb"[!-~]{1,128}")
 _PREFIX = os.urandom(6).hex()
 _numbers = itertools.count(1)
-
-
-OWN = "headway-"  # what begins so is for us: one that we do not know is refused
-_OWN = OWN.encode()
-_TENANT = b"headway-tenant"
-
-
-def has_own(raw: Mapping[bytes, bytes]) -> bool:
-    """One look at all names together costs less than one at each."""
-    return _OWN in b"\n".join(raw)
-
-
-def has_wishes(raw: Mapping[bytes, bytes]) -> bool:
-    """Of our own, other than a tenant."""
-    if _OWN not in b"\n".join(raw):
-        return False
-    return any(name.startswith(_OWN) and name != _TENANT for name in raw)
 
 
 class WireHeaders(Mapping[str, str]):
@@ -48,9 +30,8 @@ class WireHeaders(Mapping[str, str]):
         return default if value is None else value.decode("latin-1")
 
     @property
-    def has_own(self) -> bool:
-        """Is one of `Headway-…` here?"""
-        return has_own(self._raw)
+    def raw(self) -> Mapping[bytes, bytes]:
+        return self._raw
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode("latin-1") for name in self._raw)
@@ -64,13 +45,3 @@ def request_id(sent: bytes | None) -> str:
     if sent is not None and _SANE_ID.fullmatch(sent):
         return sent.decode("ascii")
     return f"{_PREFIX}-{next(_numbers):x}"
-
-
-def timeout_s(headers: Mapping[str, str]) -> float | None:
-    """The caller's own deadline, as far as the headers say; a wrong one is refused elsewhere."""
-    text = headers.get(DEADLINE)
-    try:
-        seconds = float(text) / 1e3 if text is not None else 0.0
-    except ValueError:
-        return None
-    return seconds if 0 < seconds < 1e9 else None

@@ -1,13 +1,10 @@
-"""What a handler sees of HTTP: a request in, a response out. It knows no sockets and no ASGI."""
+"""What an application sees of HTTP: a request in, an answer out. It knows no sockets, no ASGI."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from headway.errors import HeadwayError
-
-if TYPE_CHECKING:
-    from headway.server.auth.keys import Caller
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 JSON = "application/json"
@@ -16,7 +13,7 @@ JSON = "application/json"
 class Request:
     """One request, complete with its body. Header names are lower case."""
 
-    __slots__ = ("body", "caller", "headers", "id", "method", "path", "query")
+    __slots__ = ("body", "caller", "client", "headers", "id", "method", "path", "query")
 
     def __init__(
         self,
@@ -33,7 +30,8 @@ class Request:
         self.headers = headers
         self.body = body
         self.id = request_id
-        self.caller: Caller | None = None  # the app finds it; None: the server has no keys
+        self.client = ""  # the address that it came from, or its network
+        self.caller: Any = None  # who asks; the application finds it
 
 
 class Response:
@@ -58,6 +56,22 @@ class Refusal(Response):
     def __init__(self, body: bytes, status: int, *, code: str, headers: Headers = ()) -> None:
         super().__init__(body, status, headers=headers)
         self.code = code
+
+
+class Pending(Protocol):
+    """An answer on its way."""
+
+    def cancel(self) -> object: ...
+
+
+class Asker(Protocol):
+    """Takes the one answer, in the event loop."""
+
+    def answer(self, body: bytes) -> None:
+        """JSON, 200."""
+        ...
+
+    def fail(self, error: BaseException) -> None: ...
 
 
 class Out(Protocol):

@@ -12,7 +12,6 @@ import ssl
 import threading
 from typing import Literal, TypeAlias, get_args
 
-from headway.config import ServerConfig
 from headway.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -23,10 +22,11 @@ Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 class Certificates:
     """The certificate in use."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Raises ConfigError where they cannot be used."""
-        self._paths = [config.tls_cert, config.tls_key]
-        self._client_ca = config.tls_client_ca
+    def __init__(self, certificate: str, key: str, client_ca: str = "") -> None:
+        """Paths. With a `client_ca` clients need a certificate of that authority. Raises
+        ConfigError where the files cannot be used."""
+        self._paths = [certificate, key]
+        self._client_ca = client_ca
         if self._client_ca:
             self._paths.append(self._client_ca)
         self._lock = threading.Lock()

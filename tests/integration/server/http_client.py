@@ -9,7 +9,8 @@ import pytest
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.wire.http1.server import HttpServer, run
+from headway.server.event_loop import run
+from headway.wire.http1.server import HttpServer
 
 
 class Reply(NamedTuple):

@@ -13,11 +13,11 @@ from http_client import Client, Reply, run
 
 from headway.config import ServerConfig
 from headway.server.app import App
+from headway.server.auth.guard import certificates_of
 from headway.server.routes import Route
 from headway.wire.http1.server import HttpServer
 from headway.wire.http2.server import H2Server
 from headway.wire.messages import Request, Response
-from headway.wire.tls import Certificates
 
 AUTHORITY = trustme.CA()
 
@@ -44,7 +44,7 @@ def secure(folder: Path, **settings: Any) -> ServerConfig:
 async def serving(config: ServerConfig) -> AsyncIterator[HttpServer]:
     app = App()
     app.add(Route("GET", "/x", answer))
-    async with HttpServer(app, config, tls=Certificates(config).context) as server:
+    async with HttpServer(app, config, tls=certificates_of(config).context) as server:
         yield server
 
 
@@ -132,7 +132,7 @@ def test_a_taken_port_is_an_error(on_loop: Any, tmp_path: Path) -> None:
 def test_grpc_has_the_same_limit(on_loop: Any, tmp_path: Path) -> None:
     async def scenario() -> None:
         config = secure(tmp_path, max_handshakes=2)
-        certificates = Certificates(config)
+        certificates = certificates_of(config)
         server = H2Server(config, limit_bytes=1000, tls=lambda: certificates.context("h2"))
         port = await server.start("127.0.0.1", 0)
         try:

@@ -13,9 +13,9 @@ from http_client import Client, Reply, serving
 
 from headway.errors import QueueFull, UnknownModel
 from headway.server.app import App
+from headway.server.event_loop import run
 from headway.server.routes import Errors, Route
 from headway.wire.asgi import AsgiApp, Message
-from headway.wire.http1.server import run
 from headway.wire.messages import Answer, Request, Response, StreamResponse
 
 LIMIT = 10_000

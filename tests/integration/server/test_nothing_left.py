@@ -12,10 +12,9 @@ import grpc
 import pytest
 from stacks import MAX_BODY_BYTES, Stacks
 
-from headway.config import KeyConfig, ServerConfig
-from headway.errors import Unauthenticated
-from headway.server.auth.guard import Guard
-from headway.server.auth.keys import new_key
+from headway.config import KeyConfig
+from headway.server.app import App
+from headway.server.auth.keys import KeyRing, new_key
 from headway.server.grpc import inference_pb2 as pb
 
 TIMES = 2
@@ -112,8 +111,8 @@ def test_over_grpc(stacks: Stacks, is_large: bool) -> None:
 def test_why_a_client_is_not_let_in_keeps_no_frames() -> None:
     """It is asked for inside of the parser, with a read of 256 KB in a frame above."""
     key = KeyConfig(id="a", hash=new_key().hash, tenant="a")
-    guard = Guard(ServerConfig(), [key])
-    assert guard.admit is not None
-    error = guard.admit({})
-    assert isinstance(error, Unauthenticated)
-    assert error.__traceback__ is None
+    app = App(keys=KeyRing([key], 0.0))
+    rejection = app.reject_head({})
+    assert rejection is not None
+    assert rejection.status == 401
+    assert all(isinstance(each, int | str | tuple) for each in rejection)

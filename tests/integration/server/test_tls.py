@@ -17,7 +17,7 @@ from real_server import Server, served
 from headway.cli.main import main
 from headway.config import ServerConfig
 from headway.errors import ConfigError
-from headway.wire.tls import Certificates
+from headway.server.auth.guard import certificates_of
 
 
 class Authority:
@@ -221,7 +221,7 @@ def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path, broke
     (tmp_path / broken).write_text("not PEM")
     config = ServerConfig(tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem"))
     with pytest.raises(ConfigError, match="tls_cert"):
-        Certificates(config)
+        certificates_of(config)
 
 
 def test_an_encrypted_key_is_refused_and_not_asked_for_at_the_terminal(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_an_encrypted_key_is_refused_and_not_asked_for_at_the_terminal(tmp_path:
     )
     config = ServerConfig(tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem"))
     with pytest.raises(ConfigError, match="encrypted"):
-        Certificates(config)
+        certificates_of(config)
 
 
 @pytest.mark.parametrize("port", ["http", "grpc"])

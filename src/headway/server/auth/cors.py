@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from headway.server.app import App, AppWrapper
-from headway.server.routes import Asker, Pending
-from headway.wire.messages import Answer, Headers, Request, Response
+from headway.wire.messages import Answer, Asker, Headers, Pending, Request, Response
 
 _METHODS = "GET, HEAD, POST"
 # What a page may send and see beside the harmless few.

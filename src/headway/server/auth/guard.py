@@ -4,16 +4,14 @@ import functools
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from headway.config import KeyConfig, ServerConfig
-from headway.errors import ConfigError, HeadwayError, without_frames
+from headway.errors import ConfigError
 from headway.server.app import App
-from headway.server.auth.access import Access
 from headway.server.auth.cors import CorsApp
 from headway.server.auth.keys import KeyRing
 from headway.server.auth.local import is_loopback
-from headway.wire.http1.protocol import Admit
 from headway.wire.tls import Certificates, Protocol
 
 _log = logging.getLogger(__name__)
@@ -37,7 +35,7 @@ class Guard:
                 )
         self._config = config
         self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: no caller needs one
-        self.certificates = Certificates(config) if config.tls_cert else None
+        self.certificates = certificates_of(config) if config.tls_cert else None
 
     def change_keys(self, keys: Sequence[KeyConfig]) -> None:
         assert self.keys is not None
@@ -56,14 +54,7 @@ class Guard:
             return None
         return functools.partial(self.certificates.context, protocol)
 
-    @property
-    def admit(self) -> Admit | None:
-        return None if self.keys is None else self._why_not
 
-    def _why_not(self, headers: Mapping[str, str]) -> HeadwayError | None:
-        assert self.keys is not None
-        try:
-            self.keys.find(headers).check(Access.READ)
-        except HeadwayError as error:
-            return without_frames(error)
-        return None
+def certificates_of(config: ServerConfig) -> Certificates:
+    """Raises ConfigError."""
+    return Certificates(config.tls_cert, config.tls_key, config.tls_client_ca)

@@ -10,16 +10,19 @@ from google.protobuf.message import DecodeError
 from headway.errors import InputTooLarge, InvalidInput
 from headway.observe import logs
 from headway.observe.tally import ErrorTally
+from headway.runtime.calling.threads import whose
 from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.gates import Gate
+from headway.server.auth.keys import NOBODY
 from headway.server.background import background
-from headway.server.errors import is_asked_to_stop, retry_after_s, tell
+from headway.server.errors import retry_after_s, tell
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.large import serialise
 from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
 from headway.wire.body_room import BodyRoom
+from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.call_state import OPEN_BYTES
 from headway.wire.http2.method import Method
 from headway.wire.http2.status import Aborted, Refusal, Status
@@ -167,6 +170,7 @@ class Calls:
     def _watched(self, run: Run) -> Run:
         async def call(request: Any, context: Any) -> Any:
             self.begun(context)
+            whose.set(_whose(context))
             try:
                 if type(request) is TooLarge:
                     raise request.error()
@@ -190,6 +194,13 @@ class Calls:
         self._active -= 1
         if not self._active:
             self._idle.set()
+
+
+def _whose(context: Any) -> str:
+    """Clients share threads by tenant, and by address where there are no keys."""
+    caller = context.caller
+    tenant: str = context.client if caller in (None, NOBODY) else caller.key.tenant
+    return tenant
 
 
 def request_id_of(request: Any, context: Any) -> str:

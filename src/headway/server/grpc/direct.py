@@ -18,8 +18,8 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.large import RAW, varint
 from headway.server.inference import Inference
-from headway.server.routes import Pending
 from headway.wire.http2.status import Refusal
+from headway.wire.messages import Pending
 
 _MOST_SHAPES = 64  # of outputs, remembered
 _ID = b"\x1a"  # tags: the field's number, and that a length follows

@@ -10,12 +10,12 @@ from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
 from headway.server.api.events import ToSink
 from headway.server.auth.keys import Caller
-from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
 from headway.server.grpc.large import LargeResponse, LargeStreamResponse
 from headway.server.grpc.spelling import IS_END, ChunkEncoder
 from headway.wire.body_room import BodyRoom
+from headway.wire.cancellation import is_asked_to_stop
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for

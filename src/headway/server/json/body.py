@@ -13,7 +13,7 @@ import msgspec
 from headway.errors import InvalidInput, nearest
 from headway.server.background import Steps, background
 from headway.server.json.pieces import decode_in_pieces
-from headway.wire.headers import DEADLINE, timeout_s
+from headway.server.own_headers import DEADLINE, timeout_s
 from headway.wire.messages import Request
 
 Fields = TypeVar("Fields")

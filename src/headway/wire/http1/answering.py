@@ -5,16 +5,15 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 
-from headway.config import ServerConfig
 from headway.errors import Closed, HeadwayError
-from headway.runtime.calling.threads import whose
-from headway.server.app import WISHES, App
-from headway.server.background import joined
+from headway.wire.application import Application
+from headway.wire.body_room import joined
 from headway.wire.compression import compress_answer, is_worth_it
-from headway.wire.headers import has_wishes, request_id
+from headway.wire.headers import request_id
 from headway.wire.http1 import wire
 from headway.wire.http1.lifetime import Lifetime, Owner
 from headway.wire.http1.turns import Received, Refused, request_of
+from headway.wire.limits import Limits
 from headway.wire.messages import Response, StreamResponse
 from headway.wire.writes import StreamSink
 
@@ -29,7 +28,7 @@ class Answering(Lifetime):
     __slots__ = ("_asked", "_handle", "_is_chunked", "_last_words", "_owes_continue", "writable")
 
     def __init__(
-        self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
+        self, app: Application, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner
     ) -> None:
         super().__init__(app, config, loop, owner)
         self._handle = app.handle
@@ -59,7 +58,7 @@ class Answering(Lifetime):
             return
         self._is_over, self._comment = True, None
         error = Closed("the server is stopping")
-        self._app.errors.count(error.code)
+        self._app.note_error(error.code)
         self.send(last_words(error))
         if self._is_chunked:
             self._transport.write(wire.LAST_CHUNK)
@@ -98,8 +97,6 @@ class Answering(Lifetime):
         if (
             self._task is not None
             or self._waiting
-            or not WISHES.isdisjoint(headers)
-            or has_wishes(headers)
             or parser.get_method() != b"POST"
             or not parser.should_keep_alive()
             or (b"connection" in headers and parser.get_http_version() != "1.1")
@@ -160,7 +157,7 @@ class Answering(Lifetime):
 
     async def _answer(self, received: Received) -> None:
         is_answered = False
-        whose.set(self.client)
+        received.request.client = self.client
         try:
             if received.parts:
                 received.request.body = await joined(received.parts)

@@ -8,14 +8,14 @@ from typing import Protocol, cast
 
 import httptools
 
-from headway.config import ServerConfig
-from headway.server.app import App
-from headway.server.routes import Pending
+from headway.wire.application import Application
 from headway.wire.body_room import UNCOUNTED_BYTES, BodyRoom
 from headway.wire.connections import client_of
 from headway.wire.headers import request_id
 from headway.wire.http1 import half_close, wire
 from headway.wire.http1.turns import Phase, Received, Refused, Turn
+from headway.wire.limits import Limits
+from headway.wire.messages import Pending
 from headway.wire.round_robin import RoundRobin
 from headway.wire.writes import Writes
 
@@ -72,7 +72,7 @@ class Lifetime(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
+        self, app: Application, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner
     ) -> None:
         self._app = app
         self._config = config
@@ -226,7 +226,7 @@ class Lifetime(asyncio.BufferedProtocol):
             self._close()
 
     def _encode_refusal(self, refusal: Refused) -> bytes:
-        self._app.errors.count(refusal.code)
+        self._app.note_error(refusal.code)
         path = self._url.decode("latin-1").partition("?")[0]
         response = self._app.refuse(
             path, refusal.status, str(refusal), code=refusal.code, headers=refusal.headers

@@ -5,20 +5,18 @@ connection has one deadline, looked at when its only timer happens to fire.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import httptools
 
-from headway.config import ServerConfig
-from headway.errors import HeadwayError, QueueFull
-from headway.server.app import App
-from headway.server.errors import headers_of, status_of
+from headway.errors import QueueFull
+from headway.wire.application import Application
 from headway.wire.headers import WireHeaders
 from headway.wire.http1 import wire
 from headway.wire.http1.answering import SMALL, Answering
 from headway.wire.http1.lifetime import Owner
 from headway.wire.http1.turns import Phase, Received, Refused, request_of
+from headway.wire.limits import Limits
 
 _STEP = 64 * 2**10  # bytes of room that are taken at once
 _READ_S = 1e-4  # what a full read takes
@@ -47,7 +45,7 @@ class Connection(Answering):
     )
 
     def __init__(
-        self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
+        self, app: Application, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner
     ) -> None:
         super().__init__(app, config, loop, owner)
         self._is_upgrade = False  # the request asks for another protocol; it is parsed once more
@@ -197,9 +195,7 @@ class Connection(Answering):
             self._check_coding(headers[b"transfer-encoding"])
         if self._timed is Phase.HEAD or self._read_bytes > self._config.max_header_bytes:
             self._check_head()
-        length = headers.get(b"content-length")
-        if length is not None and int(length) > self._allowed_bytes:
-            self._check_length(int(length))
+        self._check_body(int(headers.get(b"content-length", 0)))
         if b"expect" in headers:
             self._expect(headers[b"expect"])
 
@@ -328,8 +324,16 @@ class Connection(Answering):
         path = parsed.path or b"/"
         return path + b"?" + parsed.query if parsed.query else path
 
+    def _check_body(self, length: int) -> None:
+        """A long one is refused before any of it has come."""
+        if length > SMALL or b"transfer-encoding" in self._headers:
+            rejection = self._app.reject_head(WireHeaders(self._headers))
+            if rejection is not None:
+                raise Refused(*rejection)
+        if length > self._allowed_bytes:
+            self._check_length(length)
+
     def _check_length(self, length: int) -> None:
-        """Of a long body, before any of it has come."""
         if length > self._config.max_body_bytes:
             raise self._too_large()
         try:
@@ -356,33 +360,3 @@ class Connection(Answering):
     def _head_too_large(self) -> Refused:
         limit = self._config.max_header_bytes
         return Refused(431, "head_too_large", f"the head is larger than {limit} bytes")
-
-
-Admit: TypeAlias = Callable[[Mapping[str, str]], HeadwayError | None]  # by headers: why not
-
-
-class GuardedConnection(Connection):
-    """Where there are keys: a client without one is refused before a long body is read."""
-
-    __slots__ = ("_admit",)
-
-    def __init__(
-        self,
-        app: App,
-        config: ServerConfig,
-        loop: asyncio.AbstractEventLoop,
-        owner: Owner,
-        admit: Admit,
-    ) -> None:
-        super().__init__(app, config, loop, owner)
-        self._admit = admit
-
-    def on_headers_complete(self) -> None:
-        headers = self._headers
-        length = headers.get(b"content-length")
-        if b"transfer-encoding" in headers or (length is not None and int(length) > SMALL):
-            error = self._admit(WireHeaders(headers))
-            if error is not None:
-                status = status_of(error).http
-                raise Refused(status, error.code, str(error), headers_of(error))
-        super().on_headers_complete()

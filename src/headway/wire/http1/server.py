@@ -3,20 +3,17 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from collections.abc import Callable
+from typing import Self
 
-from headway.config import ServerConfig
-from headway.server.app import App
-from headway.server.handing_over import short_turns_of_the_lock
+from headway.wire.application import Application
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.lifetime import Lifetime
-from headway.wire.http1.protocol import Admit, Connection, GuardedConnection
+from headway.wire.http1.protocol import Connection
+from headway.wire.limits import Listening
 from headway.wire.port import Port, bracketed
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class HttpServer(Port[Lifetime]):
@@ -24,18 +21,15 @@ class HttpServer(Port[Lifetime]):
 
     def __init__(
         self,
-        app: App,
-        config: ServerConfig,
+        app: Application,
+        config: Listening,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
-        admit: Admit | None = None,
         room: BodyRoom | None = None,
     ) -> None:
-        """`admit` says of a request's headers why its body is not worth reading."""
         super().__init__(config, tls=tls, room=room)
         self._app = app
-        self._admit = admit
-        self.port = config.port
+        self._host, self.port = config.host, config.port
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -47,7 +41,7 @@ class HttpServer(Port[Lifetime]):
     @property
     def url(self) -> str:
         scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://{bracketed(self._config.host)}:{self.port}"
+        return f"{scheme}://{bracketed(self._host)}:{self.port}"
 
     @property
     def connections(self) -> int:
@@ -55,13 +49,9 @@ class HttpServer(Port[Lifetime]):
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        host, port = self._config.host, self._config.port
-        self.port = await self._listen(lambda: self._connection(loop), host, port)
-
-    def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
-        if self._admit is None:
-            return Connection(self._app, self._config, loop, self)
-        return GuardedConnection(self._app, self._config, loop, self, self._admit)
+        self.port = await self._listen(
+            lambda: Connection(self._app, self._config, loop, self), self._host, self.port
+        )
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing, finish what has begun, refuse the rest at the deadline."""
@@ -80,14 +70,3 @@ class HttpServer(Port[Lifetime]):
         self._connections.remove(connection)
         if task is not None:
             self._connections.leaves(task)
-
-
-@short_turns_of_the_lock()
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, on uvloop where there is one, in a process that is the server's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)

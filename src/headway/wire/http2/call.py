@@ -8,9 +8,7 @@ from contextlib import aclosing
 from typing import Any, NoReturn, Self
 
 from headway.errors import QueueFull
-from headway.runtime.calling.threads import whose
-from headway.server.auth.keys import NOBODY
-from headway.server.errors import is_asked_to_stop
+from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2 import heads
 from headway.wire.http2.call_state import WINDOW, CallState, wake
 from headway.wire.http2.frames import Code, StreamFailed
@@ -145,8 +143,6 @@ class Call(CallState):
             await self._run(request)
 
     async def _run(self, request: Any) -> None:
-        caller = getattr(self, "caller", None)  # where there are keys
-        whose.set(self._wire.client if caller in (None, NOBODY) else caller.key.tenant)
         try:
             await self._respond(request)
         except Aborted:
@@ -298,6 +294,11 @@ class Call(CallState):
 
     def peer(self) -> str:
         return self._wire.peer
+
+    @property
+    def client(self) -> str:
+        """The address that it came from, or its network."""
+        return self._wire.client
 
     def done(self) -> bool:
         return self.is_closed

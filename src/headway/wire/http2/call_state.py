@@ -4,10 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headway.errors import HeadwayError
-from headway.server.auth.keys import Caller
-from headway.server.errors import retry_after_s, status_of
-from headway.server.routes import Pending
+from headway.errors import HeadwayError, QueueFull
 from headway.wire.compression import decompress
 from headway.wire.http2 import heads
 from headway.wire.http2.heads import Head, Metadata, Value
@@ -15,10 +12,12 @@ from headway.wire.http2.inbox import Broken, Inbox, Message, TooLong
 from headway.wire.http2.method import Method, Wire
 from headway.wire.http2.outbox import Outbox
 from headway.wire.http2.status import Status
+from headway.wire.messages import Pending
 
 OPEN_BYTES = 16 * 2**10  # of a message of a method that needs no key: it is a name at most
 WINDOW = 2**20  # bytes that a stream may send ahead of its reader
 CALL_BYTES = 2**12  # counted for a call that waits for its request, whatever it has sent
+_RETRY_AFTER: Metadata = (("retry-after", "1"),)
 _UNPACK_IN_THREAD = 2**9  # bytes; what is smaller unpacks to half a megabyte at most
 
 
@@ -75,7 +74,7 @@ class CallState:
         self.head_block: bytes | None = heads.HEAD_BLOCK  # None: it has been sent
         self.outbox: Outbox | None = None  # what the windows have no room for
         self.trailers: bytes | None = None  # to be sent after it
-        self.caller: Caller | None  # where there are keys
+        self.caller: Any = None  # what the server's `admit` found
         self.due_at: float  # by when a slow peer should have taken the outbox
 
         self._inbox: Inbox | None = None
@@ -136,8 +135,10 @@ class CallState:
                 self.end(Status.RESOURCE_EXHAUSTED, str(error))
             case Broken():
                 self.end(Status.INTERNAL, str(error))
-            case HeadwayError():
-                self.end(Status[status_of(error).grpc], str(error), _retry_after(error))
+            case QueueFull():
+                self.end(Status.UNAVAILABLE, str(error), _RETRY_AFTER)
+            case HeadwayError():  # it does not unpack, or to too much
+                self.end(Status.INVALID_ARGUMENT, str(error))
             case _:
                 self.end(Status.INTERNAL, "the request cannot be parsed")
         self._stop_work()
@@ -214,11 +215,6 @@ class CallState:
             done, self._done = self._done, []
             for callback in done:
                 callback(self)
-
-
-def _retry_after(error: HeadwayError) -> Metadata:
-    seconds = retry_after_s(error)
-    return () if seconds is None else (("retry-after", str(seconds)),)
 
 
 def wake(waiter: "asyncio.Future[None] | None") -> None:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
-from headway.config import ServerConfig
 from headway.wire.connections import client_of
 from headway.wire.http2 import frames, heads
 from headway.wire.http2.budget import Account
@@ -21,6 +20,7 @@ from headway.wire.http2.heads import Head, HeadReader
 from headway.wire.http2.lifetime import RESET_COSTS, Lifetime, Owner
 from headway.wire.http2.method import Method
 from headway.wire.http2.status import Refusal, Status
+from headway.wire.limits import Limits
 
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
@@ -48,7 +48,7 @@ class Connection(Lifetime):
     def __init__(
         self,
         find: Callable[[str], Method | None],
-        config: ServerConfig,
+        config: Limits,
         loop: asyncio.AbstractEventLoop,
         owner: Owner,
         *,

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
-from headway.config import ServerConfig
-from headway.server.auth.keys import Caller
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2 import frames
 from headway.wire.http2.budget import Account, Budget
@@ -16,7 +14,8 @@ from headway.wire.http2.call_state import CallState
 from headway.wire.http2.frames import Code, ConnectionFailed
 from headway.wire.http2.heads import Metadata
 from headway.wire.http2.sending import Sending
-from headway.wire.http2.status import Refusal, Status
+from headway.wire.http2.status import Status
+from headway.wire.limits import Limits
 from headway.wire.round_robin import RoundRobin
 from headway.wire.writes import Writes
 
@@ -40,8 +39,8 @@ class Owner(Protocol):
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
     @property
-    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
-        """The caller with this metadata, if it may call the method at this path, or why not; None
+    def admit(self) -> Callable[[str, Metadata], Any] | None:
+        """The caller with this metadata, if it may call the method at this path, or a Refusal; None
         where every client may."""
         ...
 
@@ -63,7 +62,7 @@ class Owner(Protocol):
 class Lifetime(Sending):
     """Between the sending half and the one that hears."""
 
-    def __init__(self, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
+    def __init__(self, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
         super().__init__(loop)
         self._config = config
         self._owner = owner

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headway.server.routes import Pending
 from headway.wire.http2.status import Refusal
+from headway.wire.messages import Pending
 from headway.wire.writes import Writes
 
 if TYPE_CHECKING:

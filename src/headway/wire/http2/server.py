@@ -3,10 +3,8 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from headway.config import ServerConfig
-from headway.server.auth.keys import Caller
 from headway.wire.body_room import BodyRoom
 from headway.wire.connections import client_of
 from headway.wire.http2.budget import Budget, address_budget
@@ -14,23 +12,23 @@ from headway.wire.http2.connection import Connection
 from headway.wire.http2.heads import Metadata
 from headway.wire.http2.lifetime import Lifetime
 from headway.wire.http2.method import Method
-from headway.wire.http2.status import Refusal
+from headway.wire.limits import Limits
 from headway.wire.port import Port
 
 _MOST_ADDRESSES = 4096  # with a remembered budget, the latest ones
 _UNPACKED_AT_ONCE = 2  # messages; each may grow to the limit before it is counted
 
 
-# The caller, by a method's path and the call's metadata, or why there is none. It is asked at the
-# call's head, before anything of its request is read.
-Admit: TypeAlias = Callable[[str, Metadata], Caller | Refusal]
+# The caller, by a method's path and the call's metadata, or a Refusal. It is asked at the call's
+# head, before anything of its request is read.
+Admit: TypeAlias = Callable[[str, Metadata], Any]
 
 
 class H2Server(Port[Lifetime]):
     def __init__(
         self,
         methods: Mapping[str, Method],
-        config: ServerConfig,
+        config: Limits,
         *,
         limit_bytes: int,
         tls: Callable[[], ssl.SSLContext] | None = None,

@@ -13,10 +13,10 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
 from headway.server.api.openai.forms import read_form
 from headway.server.background import background
+from headway.server.own_headers import timeout_s
 from headway.signature import Decoded, Side
 from headway.signature.hints import admits, known, plain, spelled
 from headway.signature.values import field_hints, is_file
-from headway.wire.headers import timeout_s
 from headway.wire.messages import Request
 
 _FORM = "multipart/form-data"

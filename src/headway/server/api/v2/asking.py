@@ -15,7 +15,8 @@ from headway.server.background import background
 from headway.server.inference import Inference
 from headway.server.json.body import SMALL_BYTES, in_words
 from headway.server.json.outline import outline_of
-from headway.wire.headers import DEADLINE, OWN, WireHeaders
+from headway.server.own_headers import DEADLINE, OWN, has_own
+from headway.wire.headers import WireHeaders
 from headway.wire.messages import Request
 
 # The protocol's own, and Triton's: every other parameter is for the model.
@@ -45,7 +46,7 @@ def ask_of(parameters: Mapping[str, Scalar], request: Request) -> Ask:
     """A parameter goes before a header; of two timeouts the shorter counts. The tenant is the
     key's, where there are keys, whatever the request says."""
     headers, caller = request.headers, request.caller
-    if not parameters and type(headers) is WireHeaders and not headers.has_own:
+    if not parameters and type(headers) is WireHeaders and not has_own(headers.raw):
         return PLAIN if caller is None else caller.plain
     return ask_from(parameters, headers, caller)
 

@@ -40,8 +40,8 @@ from headway.server.auth.keys import check_whole_server
 from headway.server.direct import DirectPath, of_rows
 from headway.server.inference import Decode, Inference
 from headway.server.json.body import Fields, decode_fields, fields_of
+from headway.server.own_headers import timeout_s
 from headway.server.routes import Errors, Route
-from headway.wire.headers import timeout_s
 from headway.wire.messages import Answer, Request, Response
 
 HEADER_LENGTH = "inference-header-content-length"

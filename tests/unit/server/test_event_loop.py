@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from headway.server.handing_over import HAND_OVER_S, short_turns_of_the_lock
-from headway.wire.http1.server import run
+from headway.server.event_loop import HAND_OVER_S, run, short_turns_of_the_lock
 
 
 async def interval() -> float:

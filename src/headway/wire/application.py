@@ -1,0 +1,46 @@
+"""What answers requests: the wire hands them over, and knows no route, no key and no model."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from headway.wire.messages import Answer, Asker, Headers, Pending, Refusal, Request, Response
+
+
+class Rejection(NamedTuple):
+    """Why a request is not read to its end."""
+
+    status: int
+    code: str
+    message: str
+    headers: Headers = ()
+
+
+class Application(Protocol):
+    async def handle(self, request: Request) -> Answer:
+        """Never raises, but for the caller's own cancellation."""
+        ...
+
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
+        """Begin a POST without a task, if it uses no optional feature; None: `handle` must do it.
+        The asker is called once, later."""
+        ...
+
+    def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
+        """Asked before a long body is read; None: it is worth reading."""
+        ...
+
+    def answer_error(self, request: Request, error: BaseException) -> Response:
+        """For what a stream raised before its first chunk."""
+        ...
+
+    def refuse(
+        self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
+    ) -> Refusal:
+        """The answer to a request that the wire itself refuses."""
+        ...
+
+    def note_error(self, code: str) -> None:
+        """A request ends with this error, made by the wire."""
+        ...
