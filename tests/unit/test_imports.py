@@ -46,7 +46,7 @@ TABLE = {
     "engine": row(
         "core machine model", "torch triton numpy", lazily="safetensors transformers gguf"
     ),
-    "generator": row("core runtime models engine"),
+    "generator": row("core runtime models engine hosting observe"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),
     "hosting": row(

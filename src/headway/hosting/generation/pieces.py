@@ -14,6 +14,7 @@ class Generation:
     prompts: tuple[tuple[int, ...], ...]
     wishes: Wishes
     n: int = 1
+    shows_all: bool = False  # every token, also one without text, and the one that ends the answer
 
     @property
     def count(self) -> int:

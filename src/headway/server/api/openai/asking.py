@@ -95,8 +95,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             given["logprobs"] = logprobs
         grammar = "" if form is None else form.grammar
         wishes = wishes_of({**language.defaults, **given}, grammar=grammar)
-        language.check_ids(tuple(wishes.sampling.logit_bias), "logit_bias")
-        language.check_ids(tuple(wishes.stop_ids), "stop_token_ids")
+        language.check_named(wishes)
         return wishes
 
     def check_stream(self) -> None:
