@@ -334,5 +334,5 @@ async def test_options_that_are_not_set_are_what_the_models_makers_recommend(
 
 async def test_a_prompt_that_mixes_messages_and_tokens_is_refused(folder: Path) -> None:
     async with generator(folder) as model:
-        with pytest.raises(InvalidInput, match="prompt: .* is not a token id"):
+        with pytest.raises(InvalidInput, match=r"prompt: .* is not a token id"):
             await model.generate([{"role": "user", "content": "x"}, 5])  # type: ignore[list-item]

@@ -41,7 +41,7 @@ TABLE = {
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "single": row("model"),
-    "compat": row("model single wiring"),
+    "compat": row("model wiring"),
     "backends": row("model", lazily="*"),
     "engine": row(
         "core machine model", "torch triton numpy", lazily="safetensors transformers gguf"
