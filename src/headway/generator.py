@@ -224,7 +224,7 @@ class Generator:
         sampling = wishes_of({**language.defaults, **options})
         language.check_named(sampling)
         ids = await language.read(prompt)
-        asked = Generation((tuple(ids),), sampling, shows_all=True)
+        asked = Generation((tuple(ids),), sampling, shows_empty=True, shows_end=True)
         return _Opened(self._front().open(asked, ask), len(ids))
 
     def _front(self) -> "Front":

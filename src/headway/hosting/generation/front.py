@@ -104,7 +104,7 @@ class Front:
                 Detokenizer(self._text, asked.wishes.stops),
                 now,
                 explains=ask.story is not None,
-                shows_all=asked.shows_all,
+                asked=asked,
             )
             if ask.allowance is not None:
                 reserved = len(sequence.prompt) + sequence.max_tokens
@@ -307,8 +307,8 @@ class _Answer:
     """One sequence on its way."""
 
     __slots__ = (
-        *("_arrived_at", "_first_at", "_is_stopped", "_shows_all", "batches", "call"),
-        *("detokenizer", "index"),
+        *("_arrived_at", "_first_at", "_is_stopped", "_shows_empty", "_shows_end"),
+        *("batches", "call", "detokenizer", "index"),
         *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
 
@@ -320,7 +320,7 @@ class _Answer:
         now: float,
         *,
         explains: bool,
-        shows_all: bool,
+        asked: Generation,
     ) -> None:
         self.request = request
         self.call = request.call
@@ -328,7 +328,7 @@ class _Answer:
         self.detokenizer = detokenizer
         self._arrived_at = now
         self._first_at = 0.0
-        self._shows_all = shows_all
+        self._shows_empty, self._shows_end = asked.shows_empty, asked.shows_end
         self.since: float | None = None  # its last token came; None: before, and after a stop
         self.batches: list[int] | None = [] if explains else None  # of each step: its tokens
         self._is_stopped = False  # by a stop string: what else comes is not shown
@@ -382,7 +382,7 @@ class _Answer:
         text = self.detokenizer.step(token)
         if self.detokenizer.is_stopped:
             self._is_stopped = self.is_to_cancel = True
-        if not text and logprobs is None and not self._shows_all:
+        if not text and logprobs is None and not self._shows_empty:
             return None
         return Piece(self.index, text, token, logprobs)
 
@@ -415,7 +415,7 @@ class _Answer:
             finished=finished,
         )
         met = None if self.batches is None else self._met(finished, self.batches, now)
-        if not is_shown and not (self._shows_all and is_end_id):
+        if not is_shown and not (self._shows_end and is_end_id):
             token = logprobs = None
         return Piece(self.index, text, token, logprobs, reason, finished, met)
 
