@@ -250,16 +250,20 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = 1024
     max_request_rows: Annotated[Count, _doc("most rows in one request")] = 65536
     max_tensor_elements: Annotated[Count, _doc("most elements in one request's tensors")] = 2**24
-    keys_file: Annotated[str, _doc("a file of keys, as `headway keys new` writes it")] = ""
+    keys_file: Annotated[
+        str, _doc("a file of keys, as `headway keys new` writes it", min_length=1)
+    ] = ""
     api_keys: Annotated[
-        dict[str, str], _doc("keys that may infer, by their hash: tenant=sha256:…")
+        dict[str, str], _doc("keys that may infer, by their hash: tenant=sha256:…", min_length=1)
     ] = {}
     admin_without_key: Annotated[
         bool, _doc("every client of a server without keys may load, unload and drain")
     ] = False
-    tls_cert: Annotated[str, _doc("certificate chain, PEM; turns TLS on")] = ""
-    tls_key: Annotated[str, _doc("the certificate's private key, PEM")] = ""
-    tls_client_ca: Annotated[str, _doc("PEM; clients must show a certificate that it signed")] = ""
+    tls_cert: Annotated[str, _doc("certificate chain, PEM; turns TLS on", min_length=1)] = ""
+    tls_key: Annotated[str, _doc("the certificate's private key, PEM", min_length=1)] = ""
+    tls_client_ca: Annotated[
+        str, _doc("PEM; clients must show a certificate that it signed", min_length=1)
+    ] = ""
     cors_origins: Annotated[
         tuple[str, ...], _doc("web pages that may call, as https://host; *: all")
     ] = ()
@@ -357,8 +361,9 @@ def of_tables(tables: Mapping[str, Any], where: str) -> Config:
     return converted(Config, tables, where, tables=named)
 
 
-def keys_of(config: Config) -> tuple[KeyConfig, ...]:
-    """Every key, from every source; none: all clients may infer."""
+def keys_of(config: Config, *, may_be_none: bool = False) -> tuple[KeyConfig, ...]:
+    """Every key, from every source; none: all clients may infer. `may_be_none`: also where the
+    configuration names a file of keys."""
     server = config.server
     typed = tuple(
         KeyConfig(id=tenant, hash=text, tenant=tenant) for tenant, text in server.api_keys.items()
@@ -372,7 +377,7 @@ def keys_of(config: Config) -> tuple[KeyConfig, ...]:
                 field="keys_file",
             )
         found = keys_in(Path(server.keys_file))
-        if not found:  # an empty file must not open the doors
+        if not found and not may_be_none:  # an empty file must not open the doors
             raise ConfigError(f"{server.keys_file}: it has no [[keys]]")
         keys += found
     check_keys(keys)

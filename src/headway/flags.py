@@ -175,6 +175,8 @@ def _split(text: str, kind: Any) -> Any:
         return text
     if text.lstrip().startswith("{"):
         return _json_table(text)
+    if not text.strip():
+        raise ValueError("NAME=VALUE,… is expected")
     table = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")

@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import json
 import math
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 from models import reference
 
 import headway
+from headway.core.generation.wishes import wishes_of
 from headway.engine.runner import Runner
 from headway.errors import (
     Closed,
@@ -256,3 +259,80 @@ async def test_what_cannot_be_loaded_is_told_to_whoever_starts_it(tmp_path: Path
     with pytest.raises(headway.ConfigError, match=r"tokenizer\.json"):
         async with headway.Generator(str(tmp_path)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stop", 5),
+        ("stop", ["a"] * 17),
+        ("ignore_eos", "x"),
+        ("min_tokens", 9),
+        ("grammar", "root ::= 'a'"),
+        ("stop_token_ids", "x"),
+        ("cache_salt", 5),
+        ("temperature", "hot"),
+    ],
+)
+async def test_an_option_is_refused_in_the_words_of_the_server(
+    folder: Path, name: str, value: Any
+) -> None:
+    options = {"max_tokens": 3, name: value}
+    with pytest.raises(InvalidInput, match=f"^{name}: ") as served:
+        wishes_of(options)
+    async with generator(folder) as model:
+        with pytest.raises(InvalidInput) as caught:
+            await model.generate("x", **options)
+    assert str(caught.value) == str(served.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("priority", "urgent"), ("tenant", 5), ("deadline_ms", "soon"), ("stop_token_ids", [10**6])],
+)
+async def test_an_option_that_is_not_the_models_is_checked_as_well(
+    folder: Path, name: str, value: Any
+) -> None:
+    async with generator(folder) as model:
+        with pytest.raises(InvalidInput, match=name):
+            await model.generate("x", **{name: value})
+
+
+async def test_a_stop_token_ends_the_answer(folder: Path) -> None:
+    async with generator(folder) as model:
+        whole = await model.generate("Hello", max_tokens=12, **GREEDY)
+        ends = [whole.tokens[4]]
+        cut = await model.generate("Hello", max_tokens=12, stop_token_ids=ends, **GREEDY)
+    assert cut.finish_reason == "stop"
+    assert cut.tokens == whole.tokens[: whole.tokens.index(ends[0]) + 1]
+
+
+async def test_prompts_of_different_salts_share_no_cache(folder: Path) -> None:
+    prompt = [7] * 100
+    async with generator(folder) as model:
+        cached = [
+            (await model.generate(prompt, max_tokens=1, cache_salt=salt, **GREEDY)).cached_tokens
+            for salt in ("a", "a", "b")
+        ]
+    assert cached[0] == cached[2] == 0 < cached[1]
+    async with generator(folder, share_prefixes=False) as model:
+        for _ in range(2):
+            assert (await model.generate(prompt, max_tokens=1, **GREEDY)).cached_tokens == 0
+
+
+async def test_options_that_are_not_set_are_what_the_models_makers_recommend(
+    folder: Path, tmp_path: Path
+) -> None:
+    careful = shutil.copytree(folder, tmp_path / "careful")
+    recommended = {"temperature": 0.0, "repetition_penalty": 1.5}
+    (careful / "generation_config.json").write_text(json.dumps(recommended))
+    async with generator(careful) as model:
+        options = {"max_tokens": 12, "ignore_eos": True}
+        said = await model.generate("Hello", **options, **recommended)
+        assert (await model.generate("Hello", **options)).tokens == said.tokens
+
+
+async def test_a_prompt_that_mixes_messages_and_tokens_is_refused(folder: Path) -> None:
+    async with generator(folder) as model:
+        with pytest.raises(InvalidInput, match=r"prompt: .* is not a token id"):
+            await model.generate([{"role": "user", "content": "x"}, 5])  # type: ignore[list-item]

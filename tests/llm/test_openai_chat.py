@@ -387,14 +387,22 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("structured_outputs.choice", {"structured_outputs": {"choice": []}}),
     ("structured_outputs.grammar", {"structured_outputs": {"grammar": "x"}}),
     ("structured_outputs", {"structured_outputs": {}}),
-    ("tools", {"tools": []}),
-    ("tool_choice", {"tool_choice": "auto"}),
-    ("parallel_tool_calls", {"parallel_tool_calls": True}),
+    ("tools", {"tools": [{"type": "function"}]}),
+    ("tool_choice", {"tool_choice": "required"}),
+    ("parallel_tool_calls", {"parallel_tool_calls": 1}),
     ("chat_template", {"chat_template": "{{ messages }}"}),
     ("reasoning_effort", {"reasoning_effort": "low"}),
     ("allowed_token_ids", {"allowed_token_ids": [1]}),
     ("continue_final_message", {"continue_final_message": True}),
     ("bad_words", {"bad_words": ["a"]}),
+    ("store", {"store": True}),
+    ("service_tier", {"service_tier": "flex"}),
+    ("skip_special_tokens", {"skip_special_tokens": False}),
+    ("chat_template_kwargs", {"chat_template_kwargs": {"enable_thinking": False}}),
+    ("modalities", {"modalities": ["text", "audio"]}),
+    ("verbosity", {"verbosity": "low"}),
+    ("user", {"user": 5}),
+    ("messages[0].cache_control", {"messages": [{**MESSAGE, "cache_control": 1}]}),
     ("colour", {"colour": "blue"}),
 ]
 
@@ -408,6 +416,81 @@ def test_bad_input_is_refused_by_name(served: Serving, field: str, change: dict[
     assert error["param"] == field, error
     assert field in error["message"]
     assert error["type"] == "invalid_request_error"
+
+
+NEUTRAL: list[dict[str, Any]] = [
+    {"tools": []},
+    {"tools": None, "tool_choice": None, "reasoning_effort": None},
+    {"tool_choice": "none", "parallel_tool_calls": False},
+    {"tool_choice": "auto", "parallel_tool_calls": True},
+    {"functions": [], "function_call": "auto"},
+    {"chat_template_kwargs": {}, "documents": []},
+    {"add_generation_prompt": True, "continue_final_message": False, "echo": False},
+    {"skip_special_tokens": True, "spaces_between_special_tokens": True},
+    {"prompt_cache_key": "a", "safety_identifier": "b", "prompt_cache_retention": "24h"},
+    {"store": False, "metadata": {"a": "b"}, "service_tier": "auto", "user": "me"},
+    {"service_tier": "default", "modalities": ["text"], "verbosity": "medium"},
+    {"bad_words": [], "allowed_token_ids": [], "length_penalty": 1.0, "use_beam_search": False},
+    {"include_stop_str_in_output": False, "return_token_ids": False, "priority": 0},
+    {"messages": [{**MESSAGE, "tool_calls": [], "annotations": [], "reasoning_content": ""}]},
+    {"messages": [{**MESSAGE, "cache_control": {"type": "ephemeral"}}]},
+    {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}},
+                ],
+            }
+        ]
+    },
+]
+
+
+@pytest.mark.parametrize("change", NEUTRAL, ids=lambda each: str(each)[:60])
+def test_a_field_that_asks_for_nothing_changes_nothing(
+    served: Serving, change: dict[str, Any]
+) -> None:
+    plain = {"model": "tiny", "messages": [MESSAGE], "max_tokens": 4, "temperature": 0}
+    texts = []
+    for body in (plain, {**plain, **change}):
+        answer = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=MOST_S)
+        assert answer.status_code == 200, answer.text
+        texts.append(answer.json()["choices"][0]["message"]["content"])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("change", [{"best_of": 1}, {"suffix": ""}, {"user": "me", "store": False}])
+def test_so_it_does_not_for_a_completion(served: Serving, change: dict[str, Any]) -> None:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 2, **change}
+    answer = httpx.post(f"{served.url}/v1/completions", json=body, timeout=MOST_S)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", {"messages": [MESSAGE]}),
+        ("/v1/completions", {"prompt": "Hello"}),
+    ],
+)
+def test_every_event_says_how_many_tokens_there_are_where_asked(
+    served: Serving, path: str, asked: dict[str, Any]
+) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"model": "tiny", **asked, "max_tokens": 6, "n": 2, "stream": True, "ignore_eos": True}
+    answer = httpx.post(
+        f"{served.url}{path}", json={**body, "stream_options": options}, timeout=MOST_S
+    )
+    said = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    usages = [json.loads(each)["usage"] for each in said if each != "[DONE]"]
+    counts = [each["completion_tokens"] for each in usages]
+    assert counts == sorted(counts)
+    assert len(set(counts)) >= 12
+    assert counts[-1] == 12
+    assert all(
+        each["total_tokens"] == each["prompt_tokens"] + each["completion_tokens"] for each in usages
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,12 @@ TABLE = {
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "single": row("model"),
-    "compat": row("model single wiring"),
+    "compat": row("model wiring"),
     "backends": row("model", lazily="*"),
     "engine": row(
         "core machine model", "torch triton numpy", lazily="safetensors transformers gguf"
     ),
-    "generator": row("core runtime models engine"),
+    "generator": row("core runtime models engine hosting observe"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),
     "hosting": row(

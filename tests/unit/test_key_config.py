@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headway.config import Config, keys_of, load, of_tables
+from headway.config import Config, ServerConfig, keys_of, load, of_tables
 from headway.errors import ConfigError
-from headway.flags import resolve
+from headway.flags import flags, resolve
 
 HASHES = ["sha256:" + digit * 64 for digit in "0123"]
 INLINE = f"""
@@ -92,6 +92,17 @@ def test_an_absent_or_empty_file_does_not_open_the_doors(tmp_path: Path) -> None
     (tmp_path / "keys.toml").write_text("")
     with pytest.raises(ConfigError, match=r"it has no \[\[keys\]\]"):
         keys_of(config(keys_file=str(tmp_path / "keys.toml")))
+
+
+@pytest.mark.parametrize("name", ["keys_file", "api_keys", "tls_cert", "tls_key", "tls_client_ca"])
+def test_a_door_that_is_set_to_nothing_is_refused_and_not_left_open(name: str) -> None:
+    field = next(each for each in flags(ServerConfig) if each.field == name)
+    for typed, environment in (({name: ""}, {}), ({}, {field.variable: ""})):
+        with pytest.raises(ConfigError, match="is expected") as caught:
+            resolve({}, where="headway.toml", environment=environment, typed=typed)
+        assert caught.value.field in (field.name, field.variable)
+    with pytest.raises(ConfigError, match=f"{name}: it is empty"):
+        of_tables({"server": {name: {} if name == "api_keys" else ""}}, "headway.toml")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Models that were written for other servers: change one import, keep the class.
+"""Models that were written for another server: change one import, keep the class.
 
     import headway.compat.litserve as ls
-    import headway.compat.bentoml as bentoml
 
-Then `headway serve app:TheClass`. What is here is what their model classes use, not their servers.
+Then `headway serve app:TheClass`. What is here is what its model classes use, not its server.
 """

@@ -219,9 +219,10 @@ def fix_of(error: BaseException) -> str:
         return ""
     if error.name == "triton_python_backend_utils":  # only Triton itself has it
         return "; a model of Triton's becomes a headway.TensorModel: docs/guides/from-triton.md"
-    if error.name in ("litserve", "bentoml"):  # their classes are served without them
-        ours = f"headway.compat.{error.name}"
-        return f"; import {ours} in its place (docs/guides/from-{error.name}.md)"
+    if error.name == "litserve":  # its classes are served without it
+        return "; import headway.compat.litserve in its place (docs/guides/from-litserve.md)"
+    if error.name == "bentoml":
+        return "; a service of BentoML's becomes a headway.Model: docs/guides/from-bentoml.md"
     return f"; pip install {error.name}?"
 
 

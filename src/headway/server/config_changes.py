@@ -41,18 +41,20 @@ def changes_of(old: Config, new: Config) -> list[Change]:
     ]
 
 
-def key_changes_of(old: Sequence[KeyConfig], new: Sequence[KeyConfig]) -> list[Change]:
-    """Keys by their ids. The first key and the last change the doors, and so need a restart."""
-    is_live = bool(old) == bool(new)
+def key_changes_of(
+    old: Sequence[KeyConfig], new: Sequence[KeyConfig], *, has_keys: bool
+) -> list[Change]:
+    """Keys by their ids. `has_keys`: the server was started with keys. Without, its first key needs
+    a restart."""
     changes = []
     for name, before, after in _pairs(old, new, "id"):
         what = "changed" if before and after else "added" if after else "removed"
-        changes.append(Change(f"key {name!r}", what, is_live))
+        changes.append(Change(f"key {name!r}", what, has_keys))
     weights = weights_of(old)
     for tenant, after in sorted(weights_of(new).items()):
         before = weights.get(tenant, 1.0)
         if before != after:
-            changes.append(Change(f"weight of {tenant!r}", f"{before:g} → {after:g}", is_live))
+            changes.append(Change(f"weight of {tenant!r}", f"{before:g} → {after:g}", has_keys))
     return changes
 
 

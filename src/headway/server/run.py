@@ -170,7 +170,7 @@ class Reloader:
         notify.reloading()
         try:
             new = reread()
-            keys = keys_of(new)
+            keys = keys_of(new, may_be_none=self._guard.keys is not None)
         except HeadwayError as error:
             _log.error("the configuration stays as it was: %s", error)
         else:
@@ -180,7 +180,9 @@ class Reloader:
         notify.ready()
 
     def _change(self, new: Config, keys: Sequence[KeyConfig]) -> None:
-        changes = [*changes_of(self.config, new), *key_changes_of(self._keys, keys)]
+        has_keys = self._guard.keys is not None  # decided at start
+        key_changes = key_changes_of(self._keys, keys, has_keys=has_keys)
+        changes = [*changes_of(self.config, new), *key_changes]
         for change in changes:
             (_log.info if change.is_live else _log.warning)("%s", change)
         _log.info("configuration read again: %d changes", len(changes))
@@ -191,7 +193,9 @@ class Reloader:
         for front_end in self._front_ends:
             front_end.change(self.config.server)
         self._keeper.change(self.config.server)
-        if self._guard.keys is not None and keys:
+        if has_keys:
+            if not keys:
+                _log.error("there is no key any more: every call that needs one is refused")
             self._change_keys(keys)
 
     def _change_keys(self, keys: Sequence[KeyConfig]) -> None:

@@ -400,6 +400,29 @@ def test_a_new_key_works_after_sighup_and_a_taken_one_does_not(tmp_path: Path) -
         assert status("new") == 200
 
 
+def test_a_key_file_that_was_emptied_leaves_no_key_valid(tmp_path: Path) -> None:
+    (tmp_path / "headway.toml").write_text(TOML)
+    keys = {name: new_key().key for name in ("old", "new")}
+    file = tmp_path / "keys.toml"
+    write_keys(file, {"old": {}}, keys)
+
+    def status(name: str) -> int:
+        headers = {"X-Api-Key": keys[name]}
+        return server.http.post("/v1/predict/upper", json="a", headers=headers).status_code
+
+    with served(tmp_path, "headway.toml") as server:
+        assert status("old") == 200
+        file.write_text("")
+        server.process.send_signal(signal.SIGHUP)
+        server.log.wait_for("there is no key any more")
+        assert status("old") == 401
+        assert server.http.post("/v1/predict/upper", json="a").status_code == 401
+        write_keys(file, {"new": {}}, keys)
+        server.process.send_signal(signal.SIGHUP)
+        server.log.wait_for("read again: 1 changes")
+        assert [status("old"), status("new")] == [401, 200]
+
+
 def test_keys_from_the_environment(tmp_path: Path) -> None:
     key = new_key()
     arguments = ("served_models:Upper", "--port", "0", "--grpc-port", "-1")

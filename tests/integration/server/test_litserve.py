@@ -279,6 +279,85 @@ def test_options_that_change_nothing_are_accepted_and_others_refused() -> None:
         ls.LitServer([api])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("authorize", "format_encoded_response", "has_active_requests", "has_capacity"),
+        *("health", "pre_setup", "set_logger_queue"),
+    ],
+)
+def test_a_method_that_litserve_would_call_and_nothing_here_is_refused_by_its_name(
+    name: str,
+) -> None:
+    def method(self: Any, *arguments: Any) -> Any: ...
+
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        type("Own", (Lengths,), {name: method})()
+
+
+async def test_what_a_constructor_sets_is_refused_before_the_model_is_ready() -> None:
+    class Own(Lengths):
+        def __init__(self) -> None:
+            self.authorize = lambda key: None
+
+    with pytest.raises(ConfigError, match=r"^authorize: .*--keys-file"):
+        ls.LitServer(Own())
+    with pytest.raises(ConfigError, match=r"^authorize: "):
+        async with Batcher(Own()):
+            pass
+
+
+def test_a_key_in_the_environment_is_refused_and_not_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LIT_SERVER_API_KEY", "secret")
+    with pytest.raises(ConfigError, match=r"^LIT_SERVER_API_KEY: .*HEADWAY_KEYS_FILE") as caught:
+        Lengths()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"api_path": "/classify"}, {"spec": object()}, {"loop": "x"}, {"stream": True}]
+)
+def test_a_setting_may_stand_in_the_class_and_is_refused_there(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{next(iter(wrong))}: "):
+        type("Own", (Lengths,), wrong)()
+
+
+def test_an_api_that_yields_is_not_told_to_answer_at_once() -> None:
+    class Own(ls.LitAPI):
+        def predict(self, x: Any) -> Any:
+            yield x
+
+    assert Own(stream=True)
+    with pytest.raises(ConfigError, match=r"^stream: "):
+        ls.LitServer(Own(), stream=False)
+
+
+# Every option of LitServe 0.2.19, with a value that asks for something.
+_SERVER_OPTIONS: dict[str, Any] = {
+    **{"devices": 2, "workers_per_device": 2, "healthcheck_path": "/alive", "info_path": "/about"},
+    **{"shutdown_path": "/stop", "enable_shutdown_api": True, "model_metadata": {"a": 1}},
+    **{"spec": object(), "max_payload_size": 10, "callbacks": [1], "middlewares": [1]},
+    **{"loggers": [1], "disable_openapi_url": True, "stream": True, "api_path": "/x"},
+    **{"loop": object(), "accelerator": "tpu", "max_batch_size": 0},
+    **{"ssl_keyfile": "key.pem"},  # of uvicorn, through `run`
+}
+
+
+@pytest.mark.parametrize("name", sorted(_SERVER_OPTIONS))
+def test_an_option_that_would_change_what_is_served_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        ls.LitServer(Lengths(), **{name: _SERVER_OPTIONS[name]})
+
+
+def test_options_that_ask_for_what_is_served_anyway_are_taken() -> None:
+    ls.LitServer(
+        Lengths(), info_path="/info", shutdown_path="/shutdown", restart_workers=True, loop="auto"
+    )
+    Lengths().log("a", 1)
+
+
 # ---- contexts
 
 

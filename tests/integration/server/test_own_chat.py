@@ -88,11 +88,11 @@ async def test_a_field_that_openai_knows_is_not_supported_and_any_other_is_unkno
 ) -> None:
     known = {
         "tools": [{"type": "function"}],
-        **dict.fromkeys(("tool_choice", "reasoning_effort", "verbosity"), "auto"),
-        **{name: ["text"] for name in ("functions", "modalities")},
+        **dict.fromkeys(("tool_choice", "reasoning_effort", "verbosity"), "high"),
+        **{name: ["audio"] for name in ("functions", "modalities")},
         **{name: {} for name in ("audio", "prediction", "web_search_options")},
-        "parallel_tool_calls": True,
-        "function_call": "none",
+        "parallel_tool_calls": 1,
+        "function_call": {"name": "a"},
     }
     expected = [
         (name, value, f"{name}: this field is not supported") for name, value in known.items()

@@ -1,4 +1,4 @@
-"""Model files written for LitServe, FastAPI and BentoML: few lines changed, served and called."""
+"""Model files written for LitServe and FastAPI: few lines changed, served and called."""
 
 import base64
 import difflib
@@ -94,17 +94,6 @@ CALLS: dict[str, tuple[str, dict[str, Any], Check]] = {
         lambda a: a.json()["label"] == "positive",
     ),
     "fast_image": ("thumbnail", {"files": {"file": png()}}, lambda a: opened(a).size == (32, 16)),
-    "bento_summary": (
-        "Summary",
-        {"json": {"text": "one two three", "max_words": 2}},
-        lambda a: a.json() == "one two...",
-    ),
-    "bento_sklearn": ("Iris", {"json": SETOSA}, lambda a: a.json() == 0),
-    "bento_image": (
-        "Negative",
-        {"files": {"image": png("black")}},
-        lambda a: opened(a).getpixel((0, 0)) == (255, 255, 255),
-    ),
 }
 
 
@@ -115,8 +104,8 @@ def among_the_ported(monkeypatch: pytest.MonkeyPatch) -> None:
         sys.modules.pop(name, None)
 
 
-def test_there_are_twelve_and_each_is_called() -> None:
-    assert len(NAMES) == 12
+def test_there_are_nine_and_each_is_called() -> None:
+    assert len(NAMES) == 9
     assert sorted(CALLS) == NAMES
 
 
@@ -190,28 +179,10 @@ async def test_each_is_served_and_called(name: str) -> None:
 @pytest.mark.real_time
 async def test_their_checks_hold_as_before() -> None:
     model = catalogue.build("fast_pydantic:total", {})
-    async with serving(model=model, summary=catalogue.build("bento_summary:Summary", {})) as http:
+    async with serving(model=model) as http:
         answer = await http.post("/v1/predict/model", json={"lines": [{"name": "tea", "price": 0}]})
         assert answer.status_code == 400
         assert "input 'lines.0.price': Input should be greater than 0" in answer.json()["error"]
-        answer = await http.post("/v1/predict/summary", json={"max_words": 3})
-        assert "input 'text' is missing" in answer.json()["error"]
-
-
-def test_a_service_of_several_methods_is_refused_with_what_to_do() -> None:
-    import headway.compat.bentoml as bentoml
-
-    with pytest.raises(ConfigError, match=r"has 2 methods.*\(one, two\).*make a class of each"):
-
-        @bentoml.service
-        class Both:
-            @bentoml.api
-            def one(self, text: str) -> str:
-                return text
-
-            @bentoml.api
-            def two(self, text: str) -> str:
-                return text
 
 
 @pytest.mark.real_time

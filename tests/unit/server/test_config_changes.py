@@ -22,7 +22,7 @@ def told(old: Config, new: Config) -> list[str]:
 
 def test_nothing_changed_is_nothing_said() -> None:
     assert told(config(), config()) == []
-    assert key_changes_of([key(0)], [key(0)]) == []
+    assert key_changes_of([key(0)], [key(0)], has_keys=True) == []
 
 
 def test_limits_change_at_once_and_addresses_need_a_restart() -> None:
@@ -51,7 +51,7 @@ def test_models_come_go_and_change_while_running() -> None:
 
 
 def test_keys_come_and_go_at_once() -> None:
-    changes = key_changes_of([key(0), key(1)], [key(1, rows_per_s=5), key(2)])
+    changes = key_changes_of([key(0), key(1)], [key(1, rows_per_s=5), key(2)], has_keys=True)
     assert [str(change) for change in changes] == [
         "key 'k0': removed",
         "key 'k1': changed",
@@ -59,13 +59,15 @@ def test_keys_come_and_go_at_once() -> None:
     ]
 
 
-def test_the_first_key_and_the_last_need_a_restart() -> None:
-    assert not any(change.is_live for change in key_changes_of([], [key(0)]))
-    assert not any(change.is_live for change in key_changes_of([key(0)], []))
+def test_the_first_key_needs_a_restart_and_the_last_goes_at_once() -> None:
+    (first,) = key_changes_of([], [key(0)], has_keys=False)
+    assert not first.is_live
+    (last,) = key_changes_of([key(0)], [], has_keys=True)
+    assert last.is_live
 
 
 def test_a_weight_changes_at_once() -> None:
-    changes = key_changes_of([key(0)], [key(0, weight=3)])
+    changes = key_changes_of([key(0)], [key(0, weight=3)], has_keys=True)
     assert "weight of 't0': 1 → 3" in [str(change) for change in changes]
 
 

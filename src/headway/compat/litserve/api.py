@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headway.compat.litserve.options import check_options, checked_size
+from headway.compat.litserve.options import check_members, check_options, checked_size
 from headway.compat.litserve.refusals import own_refusal, refusing
 from headway.errors import ConfigError, HeadwayError, ModelFailed
 from headway.model import END, BatchesOnRequest, Model, holds_results
@@ -48,6 +48,7 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
     max_batch_size: int = 1
     device: str = "cpu"
     _streams: bool = False
+    _stream_setting: Any = None  # `stream = True` in the class
     _context_takers: frozenset[str] = frozenset()
     _written: Mapping[str, Any] = {}  # the user's methods, also those of parents and mixins
 
@@ -60,6 +61,9 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
             name for name, method in written.items() if _takes_context(method)
         )
         cls._streams = inspect.isgeneratorfunction(_function(written.get("predict")))
+        stream = vars(cls).get("stream")
+        if isinstance(stream, bool):
+            cls._stream_setting = stream
         is_whole = "predict" in written and not cls._streams
         renamed = {"setup": Model.setup, "predict": cls._predict_all if is_whole else Model.predict}
         for name, own in renamed.items():
@@ -84,6 +88,8 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
                     f"not support. Write `def {name}`: it runs in a thread, where it may wait",
                     field=name,
                 )
+        check_members(cls)
+        check_stream(cls, cls._stream_setting)
         return super().__new__(cls)
 
     def __init__(
@@ -92,7 +98,7 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
         """Raises ConfigError for an option that would change what is served, and cannot here."""
         super().__init__()
         check_options(options)
-        check_stream(self, options.get("stream"))
+        check_stream(type(self), options.get("stream"))
         if max_batch_size is not None:
             self.max_batch_size = checked_size(max_batch_size)
 
@@ -107,7 +113,11 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
     def setup(self, device: str = "") -> None:
         """For `super().setup(device)` in a user's class."""
 
+    def log(self, key: str, value: Any) -> None:
+        """Goes nowhere, as in LitServe without loggers."""
+
     def load(self) -> None:
+        check_members(self)  # also what a constructor has set
         if "setup" in self._written:
             self._method("setup")(self.device)
 
@@ -209,11 +219,16 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
         return self._call("encode_response", outputs, context) if has_encoder else outputs
 
 
-def check_stream(api: LitAPI, stream: Any) -> None:
-    """Raises ConfigError where the option is set and `predict` gives one answer."""
-    if stream and not api._streams:
+def check_stream(kind: type[LitAPI], stream: Any) -> None:
+    """Raises ConfigError where the option contradicts what `predict` does."""
+    if stream and not kind._streams:
         raise ConfigError(
-            f"predict of {type(api).__name__} must `yield` its answers to stream them",
+            f"predict of {kind.__name__} must `yield` its answers to stream them",
+            field="stream",
+        )
+    if stream is False and kind._streams:
+        raise ConfigError(
+            f"predict of {kind.__name__} yields its answers, which are streamed: `return` one",
             field="stream",
         )
 

@@ -1,5 +1,6 @@
 """Which of LitServe's options are obeyed, which change nothing here, and which are refused."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,38 @@ _ACCEPTED_VALUES: Mapping[str, Sequence[Any]] = {
     "api_path": ("/predict",),
     "devices": (1, "auto"),
     "healthcheck_path": ("/health",),
+    "info_path": ("/info",),
     "loop": ("auto",),
+    "restart_workers": (True,),
+    "shutdown_path": ("/shutdown",),
     "workers_per_device": (1,),
 }
+# What a class may have in LitServe and nothing here would call, with what there is instead.
+_MEMBERS: Mapping[str, str] = {
+    "authorize": "keys of the server say who may call it: `--keys-file`, or HEADWAY_KEYS_FILE",
+    "format_encoded_response": "encode_response makes the answer",
+    "has_active_requests": "continuous batching is for language models",
+    "has_capacity": "continuous batching is for language models",
+    "health": "the server's health says whether the model is loaded and its workers live",
+    "pre_setup": "setup runs once in each worker",
+    "set_logger_queue": "metrics and events take the place of loggers",
+}
+_SETTINGS = ("api_path", "enable_async", "loop", "mcp", "spec")  # of a class, in place of options
+_KEY = "LIT_SERVER_API_KEY"
+
+
+def check_members(api: Any) -> None:
+    """Of a class or an instance. Raises ConfigError for what LitServe would call or obey."""
+    for name, instead in _MEMBERS.items():
+        if getattr(api, name, None) is not None:
+            raise ConfigError(f"headway.compat.litserve does not call it; {instead}", field=name)
+    check_options({name: getattr(api, name, None) for name in _SETTINGS})
+    if os.environ.get(_KEY):
+        raise ConfigError(
+            f"{_KEY} is set, and headway.compat.litserve does not read it: the server would be "
+            f"open to all; {_MEMBERS['authorize']}. Unset the variable to start without it",
+            field=_KEY,
+        )
 
 
 def check_options(options: Mapping[str, Any]) -> None:

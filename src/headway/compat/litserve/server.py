@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from headway.compat.litserve.api import LitAPI, check_stream
-from headway.compat.litserve.options import check_options, checked_size
+from headway.compat.litserve.options import check_members, check_options, checked_size
 from headway.errors import ConfigError
 
 _DEVICES = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "mps": "mps"}
@@ -24,8 +24,9 @@ class LitServer:
         """Raises ConfigError for an option that would change what is served, and cannot here."""
         if not isinstance(lit_api, LitAPI):
             raise ConfigError("an instance of one LitAPI is expected", field="lit_api")
+        check_members(lit_api)
         check_options(options)
-        check_stream(lit_api, options.get("stream"))
+        check_stream(type(lit_api), options.get("stream"))
         self._api = lit_api
         self._settings: dict[str, Any] = {"grpc_port": -1}  # LitServe has none
         lit_api.device = _device(accelerator)

@@ -5,7 +5,7 @@ refuses the same things in the same words.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,6 @@ class Wishes:
     stop_ids: frozenset[int] = frozenset()  # beside the model's own
     ignore_eos: bool = False
     cache_salt: str = ""
-
-    @property
-    def token_ids(self) -> Iterable[int]:
-        """All that it names: each must be one of the model's."""
-        return (*self.sampling.logit_bias, *self.stop_ids)
 
 
 def wishes_of(given: Mapping[str, Any], *, grammar: str = "") -> Wishes:

@@ -11,7 +11,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -53,28 +53,28 @@ class Front:
         self,
         text: ChatText,
         recorder: GenerationRecorder,
+        adapters: AdapterBook,
         *,
-        model: str,
-        max_adapters: int,
         is_shared: bool,
-        idle: Callable[[], None],
+        idle: Callable[[], None] = lambda: None,
+        ids: Iterator[int] | None = None,
     ) -> None:
-        """`is_shared`: cached prefixes are for all tenants. `idle`: told when the last ends."""
+        """`is_shared`: cached prefixes are for all tenants. `idle`: called when the last ends.
+        `ids`: for its sequences, where several fronts share an engine."""
         self._text = text
         self._recorder = recorder
         self._max_context = 0
         self._is_shared = is_shared
         self._idle = idle
         self._loop = asyncio.get_running_loop()
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(1) if ids is None else ids
         self._answers: dict[int, _Answer] = {}  # by sequence
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
-        self.adapters = AdapterBook(model, most=max_adapters)
+        self.adapters = adapters
 
     def connect(self, engine: Engine, *, max_context: int) -> None:
         self._engine, self._max_context = engine, max_context
-        self.adapters.connect(engine)
 
     @property
     def is_busy(self) -> bool:
@@ -104,6 +104,7 @@ class Front:
                 Detokenizer(self._text, asked.wishes.stops),
                 now,
                 explains=ask.story is not None,
+                asked=asked,
             )
             if ask.allowance is not None:
                 reserved = len(sequence.prompt) + sequence.max_tokens
@@ -306,7 +307,8 @@ class _Answer:
     """One sequence on its way."""
 
     __slots__ = (
-        *("_arrived_at", "_first_at", "_is_stopped", "batches", "call", "detokenizer", "index"),
+        *("_arrived_at", "_first_at", "_is_stopped", "_shows_empty", "_shows_end"),
+        *("batches", "call", "detokenizer", "index"),
         *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
 
@@ -318,6 +320,7 @@ class _Answer:
         now: float,
         *,
         explains: bool,
+        asked: Generation,
     ) -> None:
         self.request = request
         self.call = request.call
@@ -325,6 +328,7 @@ class _Answer:
         self.detokenizer = detokenizer
         self._arrived_at = now
         self._first_at = 0.0
+        self._shows_empty, self._shows_end = asked.shows_empty, asked.shows_end
         self.since: float | None = None  # its last token came; None: before, and after a stop
         self.batches: list[int] | None = [] if explains else None  # of each step: its tokens
         self._is_stopped = False  # by a stop string: what else comes is not shown
@@ -378,7 +382,7 @@ class _Answer:
         text = self.detokenizer.step(token)
         if self.detokenizer.is_stopped:
             self._is_stopped = self.is_to_cancel = True
-        if not text and logprobs is None:
+        if not text and logprobs is None and not self._shows_empty:
             return None
         return Piece(self.index, text, token, logprobs)
 
@@ -411,7 +415,7 @@ class _Answer:
             finished=finished,
         )
         met = None if self.batches is None else self._met(finished, self.batches, now)
-        if not is_shown:
+        if not is_shown and not (self._shows_end and is_end_id):
             token = logprobs = None
         return Piece(self.index, text, token, logprobs, reason, finished, met)
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from headway.core.generation.wishes import Wishes
 from headway.errors import InputTooLarge, InvalidInput, NotReady, QueueFull
 from headway.models.chat.grammars import Grammars
 from headway.models.chat.text import ChatText
@@ -39,6 +40,27 @@ class Language:
     def defaults(self) -> Mapping[str, Any]:
         """What the model's makers recommend for requests that set nothing."""
         return self.text.defaults
+
+    async def read(self, prompt: Any) -> list[int]:
+        """A text, a chat's messages or token ids as tokens. Raises InvalidInput, InputTooLarge."""
+        if isinstance(prompt, str):
+            return await self.encode(prompt)
+        if _is_chat(prompt):
+            return await self.encode_chat(prompt)
+        return self.tokens_of(prompt)
+
+    def tokens_of(self, prompt: Any) -> list[int]:
+        """The same, in the caller's thread."""
+        if isinstance(prompt, str):
+            self._check_text(prompt, "prompt")
+            return self._encode(prompt, True)
+        if _is_chat(prompt):
+            return self.text.encode_chat(prompt)
+        if not isinstance(prompt, list | tuple):
+            expected = "a text, token ids or messages are expected"
+            raise InvalidInput(f"prompt: {expected}, not {prompt!r:.40}")
+        self.check_ids(prompt, "prompt")
+        return list(prompt)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """A text as it is. Raises InvalidInput, InputTooLarge."""
@@ -99,6 +121,11 @@ class Language:
             self._compiling.release()
             raise
 
+    def check_named(self, wishes: Wishes) -> None:
+        """Every token id that a caller names is one of the model's."""
+        self.check_ids(tuple(wishes.sampling.logit_bias), "logit_bias")
+        self.check_ids(tuple(wishes.stop_ids), "stop_token_ids")
+
     def check_ids(self, ids: Sequence[Any], field: str) -> None:
         for each in ids:
             if type(each) is not int:
@@ -151,6 +178,12 @@ def _spelled(text: ChatText) -> dict[int, bytes]:
         else:
             found[id_] = token.replace("▁", " ").encode()
     return found | {id_: content.encode() for id_, content in added.items()}
+
+
+def _is_chat(prompt: Any) -> bool:
+    """An empty list is a chat without messages."""
+    is_list = isinstance(prompt, list | tuple)
+    return is_list and all(isinstance(each, Mapping) for each in prompt)
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:

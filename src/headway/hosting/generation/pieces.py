@@ -14,6 +14,8 @@ class Generation:
     prompts: tuple[tuple[int, ...], ...]
     wishes: Wishes
     n: int = 1
+    shows_empty: bool = False  # pieces of tokens that have no text yet
+    shows_end: bool = False  # the token that ends an answer, which has none
 
     @property
     def count(self) -> int:

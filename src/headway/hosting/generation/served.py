@@ -122,8 +122,7 @@ class ServedGenerator(InUse):
         front = Front(
             text,
             self.recorder,
-            model=self.name,
-            max_adapters=config.max_adapters,
+            AdapterBook(self.name, most=config.max_adapters),
             is_shared=config.share_prefixes,
             idle=self._look_whether_left,
         )
@@ -141,6 +140,7 @@ class ServedGenerator(InUse):
         )
         assert self._engine is not None
         front.connect(self._engine, max_context=limits.max_context)
+        front.adapters.connect(self._engine)
         self._front = front
         self._adapter_folder = await start_adapters(front.adapters, config)
         where = "a process of its own" if self.placement.kind == "process" else "a thread"
@@ -310,22 +310,14 @@ class ServedGenerator(InUse):
             if ask.parameters:
                 name = next(iter(ask.parameters))
                 raise InvalidInput(f"{name}: is an unknown option")
-            self.language.check_ids(tuple(value.wishes.token_ids), "logit_bias")
+            self.language.check_named(value.wishes)
             return self._front.open(value, ask)
         generation = await self._generation_of(value, ask.parameters or {})
         return _Texts(await self.open_stream(generation, _without_parameters(ask)), ask.story)
 
     async def _generation_of(self, value: Any, parameters: Mapping[str, Any]) -> Generation:
         assert self.language is not None
-        if isinstance(value, str):
-            ids = await self.language.encode(value)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            ids = await self.language.encode_chat(value)
-        elif isinstance(value, list) and value:
-            self.language.check_ids(value, "prompt")
-            ids = value
-        else:
-            raise InvalidInput("a text, a chat's messages, or token ids are expected")
+        ids = await self.language.read(value)
         said = {name: _value(name, each) for name, each in parameters.items()}
         return Generation((tuple(ids),), wishes_of({**self.language.defaults, **said}))
 

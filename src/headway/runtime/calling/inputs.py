@@ -84,8 +84,7 @@ class InputReader:
         rows, size = 1, 0
         priority, _, tenant, partition, parameters = options
         # First what the scheduler will sort by: it must be fit for that.
-        if not isinstance(tenant, str):
-            raise InvalidInput(f"tenant must be a string, not {tenant!r}")
+        check_tenant(tenant)
         _check_hashable(partition)
         self._callbacks.check_room()
         keywords, shared = self._taken(parameters)
@@ -99,7 +98,7 @@ class InputReader:
                 partition = (shape, partition)
         if streams or shared is not None:
             partition = Sharing(partition, streams=streams, parameters=shared)
-        return Input(value, rows, size, _priority(priority), partition)
+        return Input(value, rows, size, priority_of(priority), partition)
 
     async def sized(self, sample: Any) -> tuple[int, Any]:
         """The size of a typical value, and what would be queued of it."""
@@ -146,7 +145,12 @@ def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters
     return Parameters(model, prepare) or None
 
 
-def _priority(name: str) -> Priority:
+def check_tenant(tenant: object) -> None:
+    if not isinstance(tenant, str):
+        raise InvalidInput(f"tenant must be a string, not {tenant!r}")
+
+
+def priority_of(name: str) -> Priority:
     if isinstance(name, str) and name in _PRIORITIES:
         return _PRIORITIES[name]
     raise InvalidInput(f"priority {name!r} is not one of 'high', 'normal', 'low'")

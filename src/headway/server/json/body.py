@@ -12,6 +12,7 @@ import msgspec
 
 from headway.errors import InvalidInput, nearest
 from headway.server.background import Steps, background
+from headway.server.json.neutral import Neutral, is_neutral
 from headway.server.json.pieces import decode_in_pieces
 from headway.server.own_headers import DEADLINE, timeout_s
 from headway.wire.messages import Request
@@ -65,10 +66,14 @@ async def decode_fields(
         try:
             fields: Fields = await decode_json(request, kind, default=default, read=read)
         except msgspec.ValidationError:  # rarely: then it is read once more
-            fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
+            said = await decode_json(request, dict[str, Any], default=default)
+            neutral: Neutral = getattr(kind, "NEUTRAL", {})
+            for name in [name for name, each in said.items() if is_neutral(name, each, neutral)]:
+                del said[name]
+            fields = fields_of(said, kind)
     except msgspec.ValidationError as error:
-        said = beyond_floats(request.body, error) or mistake_of(error, kind)
-        raise InvalidInput(said) from error
+        mistake = beyond_floats(request.body, error) or mistake_of(error, kind)
+        raise InvalidInput(mistake) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(_said_of(request.body, error)) from error
     return fields
@@ -76,8 +81,8 @@ async def decode_fields(
 
 def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
     """The field first. For one that `kind` does not have: that it is not supported, where `kind`
-    names it in UNSUPPORTED (with what there is instead, if anything), or which one may have been
-    meant."""
+    names it in UNSUPPORTED (with what there is instead, if anything) or in NEUTRAL, or which one
+    may have been meant."""
     missing = _MISSING.fullmatch(str(error))
     if missing is not None:
         return f"{missing[1]}: this field is missing"
@@ -85,7 +90,8 @@ def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
     if found is None:
         return str(error)
     name = found[1]
-    instead: str | None = getattr(kind, "UNSUPPORTED", {}).get(name)
+    known = {**dict.fromkeys(getattr(kind, "NEUTRAL", {}), ""), **getattr(kind, "UNSUPPORTED", {})}
+    instead: str | None = known.get(name)
     if instead is not None:
         return f"{name}: this field is not supported" + (f"; {instead}" if instead else "")
     fields = [each.encode_name for each in msgspec.structs.fields(kind)]

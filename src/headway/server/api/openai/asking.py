@@ -11,13 +11,14 @@ from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
 from headway.server.api.openai.forms_of_answers import form_of
+from headway.server.api.openai.neutral import GENERATING
+from headway.server.json.neutral import Neutral
 
 MOST_CHOICES = 128  # answers to one request
 _NOT_SAMPLING = frozenset(
     [
         *("model", "n", "logprobs", "max_completion_tokens", "response_format"),
         *("stream", "stream_options", "structured_outputs"),
-        *("user", "metadata", "store", "service_tier"),
     ]
 )
 
@@ -25,13 +26,10 @@ _NOT_SAMPLING = frozenset(
 _STRUCTURED = "structured_outputs takes json, regex or choice"
 # Fields that OpenAI or vLLM knows and that are not served here, with what there is instead.
 _UNSUPPORTED = {
-    **dict.fromkeys(("best_of", "use_beam_search", "length_penalty", "prompt_logprobs"), ""),
+    **dict.fromkeys(("best_of", "prompt_logprobs"), ""),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice"), _STRUCTURED),
     "guided_grammar": _STRUCTURED,
-    **dict.fromkeys(("include_stop_str_in_output", "skip_special_tokens"), ""),
-    **dict.fromkeys(("truncate_prompt_tokens", "bad_words", "allowed_token_ids"), ""),
-    **dict.fromkeys(("return_token_ids", "request_id", "spaces_between_special_tokens"), ""),
-    **dict.fromkeys(("safety_identifier", "prompt_cache_key", "prompt_cache_retention"), ""),
+    **dict.fromkeys(("truncate_prompt_tokens", "request_id"), ""),
     "priority": "the header Headway-Priority takes high, normal or low",
 }
 
@@ -39,12 +37,14 @@ _UNSUPPORTED = {
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # we never pad events; asking for none is fine
+    continuous_usage_stats: bool | None = None  # vLLM's: usage with every event
 
 
 class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`user`, `metadata`, `store` and `service_tier` change nothing; everything else counts."""
+    """Every field counts; NEUTRAL are others that may be there, with values that change nothing."""
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = _UNSUPPORTED
+    NEUTRAL: ClassVar[Neutral] = GENERATING
 
     model: str
     temperature: float | None = None
@@ -68,11 +68,6 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
-    # Without effect.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
 
     async def wishes(self, language: Language, *, logprobs: int | None) -> Wishes:
         """Raises InvalidInput, which begins with the field."""
@@ -95,8 +90,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             given["logprobs"] = logprobs
         grammar = "" if form is None else form.grammar
         wishes = wishes_of({**language.defaults, **given}, grammar=grammar)
-        language.check_ids(tuple(wishes.sampling.logit_bias), "logit_bias")
-        language.check_ids(tuple(wishes.stop_ids), "stop_token_ids")
+        language.check_named(wishes)
         return wishes
 
     def check_stream(self) -> None:
@@ -108,6 +102,14 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage is True
+
+    @property
+    def counts_always(self) -> bool:
+        """Whether every event says how many tokens there are by then."""
+        options = self.stream_options
+        return (
+            self.includes_usage and options is not None and options.continuous_usage_stats is True
+        )
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:

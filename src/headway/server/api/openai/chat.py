@@ -21,12 +21,14 @@ from headway.server.api.openai.asking import (
 )
 from headway.server.api.openai.events import DONE, answered, event_of
 from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
+from headway.server.api.openai.neutral import CHAT, MESSAGE, PART
 from headway.server.api.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
+from headway.server.json.neutral import Neutral, is_neutral
 from headway.server.routes import Errors, Route
 from headway.wire.messages import Answer, Headers, Request, Response
 
@@ -35,12 +37,7 @@ _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant"
 _encode = msgspec.json.Encoder().encode
 
 
-_UNSUPPORTED = (
-    *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
-    *("reasoning_effort", "verbosity", "modalities", "audio", "prediction", "web_search_options"),
-    *("chat_template", "chat_template_kwargs", "add_generation_prompt", "documents"),
-    *("continue_final_message", "echo"),
-)
+_UNSUPPORTED = ("reasoning_effort", "audio", "prediction", "web_search_options", "chat_template")
 
 
 class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,6 +47,8 @@ class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=T
         "prompt": "/v1/completions takes it; here a prompt is a message",
         "input": "this route takes messages",
     }
+
+    NEUTRAL: ClassVar[Neutral] = CHAT
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None  # goes before max_tokens, its older name
@@ -102,7 +101,7 @@ async def _generation(
     except InputTooLarge as error:
         raise too_long(error) from None
     check_room(language, len(ids), wishes, "messages")
-    return Generation((tuple(ids),), wishes, asked.n)
+    return Generation((tuple(ids),), wishes, asked.n, shows_empty=asked.counts_always)
 
 
 def _most(asked: ChatRequest) -> int:
@@ -136,7 +135,7 @@ def _checked(message: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise InvalidInput(f"{where}.role: {role!r} is not supported; there are {served}")
         raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {served}")
     for name, value in message.items():
-        if name not in ("role", "content", "name") and value is not None:
+        if name not in ("role", "content", "name") and not is_neutral(name, value, MESSAGE):
             raise InvalidInput(f"{where}.{name}: this field is not supported")
     if role != "assistant" and message.get("content") is None:
         raise InvalidInput(f"{where}.content: a text is expected")
@@ -164,8 +163,9 @@ def _part(part: Any, where: str) -> str:
         raise InvalidInput(f"{where}: an object with a type is expected")
     if part.get("type") != "text":
         raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; only text is")
-    for name in part.keys() - {"type", "text"}:
-        raise InvalidInput(f"{where}.{name}: there is no such field")
+    for name, value in part.items():
+        if name not in ("type", "text") and not is_neutral(name, value, PART):
+            raise InvalidInput(f"{where}.{name}: there is no such field")
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidInput(f"{where}.text: a text is expected")
@@ -191,11 +191,22 @@ class ChatWriter:
         start = _encode({**self._head, "object": "chat.completion.chunk"})[:-1]
         # A chunk with a text in it, the commonest one, up to the choice's number and to the text.
         self._start = b"data: " + start + b',"choices":[{"index":'
-        usage_part = b',"usage":null' if asked.includes_usage else b""
+        self._counts = asked.counts_always
+        self._set_end()
+
+    def _set_end(self) -> None:
+        usage_part = b""
+        if self._counts:
+            usage_part = b',"usage":' + _encode(self._usage.so_far())
+        elif self._asked.includes_usage:
+            usage_part = b',"usage":null'
         self._end = b',"logprobs":null,"finish_reason":null}]' + usage_part + b"}\n\n"
         self._text_end = b"}" + self._end
 
     def piece(self, piece: Piece) -> bytes:
+        if self._counts:
+            self._usage.count(piece)
+            self._set_end()
         choice, text, _, logprobs, reason, _, _ = piece
         if reason is None and logprobs is None and choice in self._begun:  # the hot path
             return self._begun[choice] + _encode(text) + self._text_end
@@ -264,6 +275,8 @@ class ChatWriter:
                 {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             ],
         }
-        if self._asked.includes_usage:
+        if self._counts:
+            made["usage"] = self._usage.so_far()
+        elif self._asked.includes_usage:
             made["usage"] = None
         return event_of(made)

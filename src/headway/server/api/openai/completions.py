@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
@@ -23,11 +22,13 @@ from headway.server.api.openai.asking import (
 )
 from headway.server.api.openai.events import DONE, answered, event_of
 from headway.server.api.openai.logprobs import completion_logprobs
+from headway.server.api.openai.neutral import COMPLETION
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
+from headway.server.json.neutral import Neutral
 from headway.server.routes import Errors, Route
 from headway.wire.messages import Answer, Headers, Request, Response
 
@@ -36,7 +37,7 @@ _MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
 
 
 class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    UNSUPPORTED: ClassVar[Mapping[str, str]] = {**Generating.UNSUPPORTED, "suffix": ""}
+    NEUTRAL: ClassVar[Neutral] = COMPLETION
 
     prompt: str | list[Any]
     echo: bool = False  # the prompt stands before its continuation
@@ -96,7 +97,7 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
             raise InvalidInput("prompt: has no tokens")
         check_room(language, len(ids), wishes, "prompt")
         prompts.append(tuple(ids))
-    return Generation(tuple(prompts), wishes, asked.n)
+    return Generation(tuple(prompts), wishes, asked.n, shows_empty=asked.counts_always)
 
 
 def _prompts(given: str | list[Any]) -> list[str | list[int]]:
@@ -143,6 +144,9 @@ class CompletionWriter:
         self._end = b'}],"usage":null}\n\n' if asked.includes_usage else b"}]}\n\n"
 
     def piece(self, piece: Piece) -> bytes:
+        if self._asked.counts_always:
+            self._usage.count(piece)
+            self._end = b'}],"usage":' + _encode(self._usage.so_far()) + b"}\n\n"
         choice, text, _, logprobs, finish_reason, finished, _ = piece
         if finished is not None:
             self._usage.add(piece)

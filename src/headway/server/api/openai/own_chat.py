@@ -28,13 +28,7 @@ from headway.signature.values import field_hints
 from headway.wire.messages import Answer, Response, StreamResponse
 
 _HEADERS = (("Cache-Control", "no-cache"),)
-# Ours to obey, or without effect.
-_NOT_THE_MODELS = frozenset(
-    [
-        *("model", "messages", "stream", "stream_options", "n"),
-        *("user", "metadata", "store", "service_tier"),
-    ]
-)
+_NOT_THE_MODELS = frozenset(["model", "messages", "stream", "stream_options", "n"])  # ours to obey
 _NEWER_NAMES = {"max_completion_tokens": "max_tokens"}
 
 

@@ -23,6 +23,7 @@ class Usage:
         self._n = n
         self._cached = dict.fromkeys(range(prompts), 0)
         self.completion_tokens = 0
+        self._counted: dict[int, int] = {}  # by choice: its tokens so far
         self.met: dict[int, Met] = {}
 
     def add(self, piece: Piece) -> None:
@@ -36,11 +37,22 @@ class Usage:
         if piece.met is not None:
             self.met[piece.choice] = piece.met
 
+    def count(self, piece: Piece) -> None:
+        """For `so_far`: of every piece, before it is written."""
+        counted = self._counted.get(piece.choice, 0) + (piece.token is not None)
+        self._counted[piece.choice] = counted if piece.finished is None else piece.finished.tokens
+
+    def so_far(self) -> TokenUsage:
+        return self._with(sum(self._counted.values()))
+
     def as_json(self) -> TokenUsage:
+        return self._with(self.completion_tokens)
+
+    def _with(self, completion_tokens: int) -> TokenUsage:
         return {
             "prompt_tokens": self._prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self._prompt_tokens + self.completion_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": self._prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())},
         }
 

@@ -52,6 +52,7 @@ from headway.server.api.v2.codec import WireRequest, WireResponse
 from headway.server.api.v2.dtypes import of_tensor
 from headway.server.api.v2.generating import GenerateRequest, GenerateResponse
 from headway.server.auth.access import Access
+from headway.server.json.neutral import schema_of
 from headway.server.routes import Errors, Route
 from headway.signature.values import field_hints, is_file
 
@@ -125,7 +126,11 @@ def document_of(
 
 def components_of(kinds: Iterable[Any]) -> dict[str, Schema]:
     """Of these types and those they are made of, by name."""
+    kinds = list(kinds)
     found = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    for kind in kinds:
+        for name, values in getattr(kind, "NEUTRAL", {}).items():
+            found[kind.__name__]["properties"][name] = schema_of(values)
     for name, details in schemas.DETAILS.items():
         if name in found:
             found[name]["properties"] |= details
