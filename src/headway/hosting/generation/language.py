@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.errors import InputTooLarge, InvalidInput, NotReady, QueueFull
 from headway.models.chat.grammars import Grammars
-from headway.models.chat.spelling import BYTES, is_byte_level
+from headway.models.chat.spelling import BYTES
 from headway.models.chat.text import ChatText
 from headway.runtime.calling.threads import ThreadPool, run_in_thread
 
@@ -140,7 +140,8 @@ def _spelled(text: ChatText) -> dict[int, bytes]:
     """Every token's bytes: vocabularies spell them in letters of their own."""
     tokenizer = text.tokenizer
     added = {id_: each.content for id_, each in tokenizer.get_added_tokens_decoder().items()}
-    letters = BYTES if is_byte_level(tokenizer) else {}
+    is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder"))
+    letters = BYTES if is_byte_level else {}
     found = {}
     for token, id_ in tokenizer.get_vocab(with_added_tokens=False).items():
         if letters and all(letter in letters for letter in token):

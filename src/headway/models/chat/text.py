@@ -136,8 +136,8 @@ class StopStrings:
 
 
 def _checked(message: Message) -> dict[str, Any]:
-    """A message as transformers has it: without fields that are null, its text as one string, and its
-    reasoning under each of the names that templates read."""
+    """A message as transformers has it: without fields that are null, its text as one string, and
+    its reasoning under each of the names that templates read."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidInput("messages: each is an object with a role and a content")
     content = message.get("content")

@@ -1,5 +1,5 @@
-"""A model's tokenizer, as its folder describes it: `tokenizer.json`, and what `tokenizer_config.json`
-says beside it.
+"""A model's tokenizer, as its folder describes it: `tokenizer.json`, and what
+`tokenizer_config.json` says beside it.
 
 It encodes rendered chats so that a caller's text is never a control token, whatever it spells.
 """
@@ -212,7 +212,7 @@ def _add_tokens(tokenizer: Any, config: Mapping[str, Any], folder: Path) -> None
 
 
 def _set_prefix_space(tokenizer: Any, config: Mapping[str, Any]) -> None:
-    """`add_prefix_space` of tokenizer_config.json, for the classes that build their own splitting."""
+    """`add_prefix_space` of tokenizer_config.json, for classes that build their own splitting."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     wanted, kind = config.get("add_prefix_space"), str(config.get("tokenizer_class"))

@@ -1,7 +1,7 @@
 """Text that keeps, for each character, who wrote it: the chat template, or the caller.
 
-A template may cut, join and replace text as it likes: what these methods follow keeps its origin, and
-what they do not follow (`format`, a number) has none. Nothing becomes the template's by accident.
+A template may cut, join and replace text as it likes: what these methods follow keeps its origin,
+and what they do not follow (`format`, a number) has none. None becomes the template's by accident.
 """
 
 import functools
