@@ -2,17 +2,20 @@
 
 import argparse
 import collections
+import faulthandler
 import importlib
 import multiprocessing
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.exactness.cases import Case, Verdict, is_right, verdict_of
 
 # A module each, with `cases() -> list[Case]`.
 GROUPS = ("decoders", "gguf", "texts", "encoders", "arrays")
+_LIMIT_S = 120.0  # of a case: then its process ends
 
 
 def main() -> int:
@@ -56,21 +59,34 @@ def _cases(group: str, *, is_short: bool, name: str | None) -> list[Case]:
 
 
 def _run(group: str, cases: list[Case], processes: int) -> list[Verdict]:
-    """In processes of their own, a few cases each: what a library leaves behind ends with them."""
+    """In processes of their own, some cases each: what a library leaves behind ends with them."""
+    names = [case.name for case in cases]
+    found = _together(group, names, processes)
+    for name in names:  # a process that died took its neighbours' cases with it: each by itself
+        if name not in found:
+            found[name] = _together(group, [name], 1).get(name, Verdict("crash", "it died"))
+    return [found[name] for name in names]
+
+
+def _together(group: str, names: list[str], processes: int) -> dict[str, Verdict]:
     context = multiprocessing.get_context("spawn")
-    with context.Pool(processes, maxtasksperchild=40) as pool:
-        return pool.map(_one, [(group, case.name) for case in cases], chunksize=1)
+    with ProcessPoolExecutor(processes, context, max_tasks_per_child=40) as pool:
+        running = {name: pool.submit(_one, group, name) for name in names}
+        ended = {name: each for name, each in running.items() if not each.exception()}
+    return {name: each.result() for name, each in ended.items()}
 
 
-def _one(which: tuple[str, str]) -> Verdict:
-    group, name = which
+def _one(group: str, name: str) -> Verdict:
     case = next(
         case
         for case in importlib.import_module(f"benchmarks.exactness.{group}").cases()
         if case.name == name
     )
+    faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
     with tempfile.TemporaryDirectory() as folder:
-        return verdict_of(case, Path(folder))
+        verdict = verdict_of(case, Path(folder))
+    faulthandler.cancel_dump_traceback_later()
+    return verdict
 
 
 if __name__ == "__main__":

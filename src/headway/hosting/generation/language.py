@@ -1,7 +1,6 @@
 """A served model's text side, off the event loop: prompts to tokens, tokens to what they spell."""
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 from headway.core.generation.wishes import Wishes
 from headway.errors import InputTooLarge, InvalidInput, NotReady, QueueFull
 from headway.models.chat.grammars import Grammars
+from headway.models.chat.spelling import BYTES
 from headway.models.chat.text import ChatText
 from headway.runtime.calling.threads import ThreadPool, run_in_thread
 
@@ -168,10 +168,10 @@ def _spelled(text: ChatText) -> dict[int, bytes]:
     tokenizer = text.tokenizer
     added = {id_: each.content for id_, each in tokenizer.get_added_tokens_decoder().items()}
     is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder"))
-    letters = _byte_letters() if is_byte_level else {}
+    letters = BYTES if is_byte_level else {}
     found = {}
     for token, id_ in tokenizer.get_vocab(with_added_tokens=False).items():
-        if is_byte_level and all(letter in letters for letter in token):
+        if letters and all(letter in letters for letter in token):
             found[id_] = bytes(letters[letter] for letter in token)
         elif len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             found[id_] = bytes([int(token[3:5], 16)])
@@ -190,11 +190,3 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
     """Beside its content a role and perhaps a name: whatever else there is may be long."""
     others = (value for field, value in message.items() if field != "content")
     return all(value is None or (isinstance(value, str) and len(value) <= 64) for value in others)
-
-
-def _byte_letters() -> dict[str, int]:
-    """GPT-2's letters for bytes: a printable byte is itself, the others follow from 256 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in set(printable))
-    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}

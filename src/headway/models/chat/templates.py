@@ -1,6 +1,7 @@
 """Chat templates: programs that come with a model, run where they can reach nothing, and not long.
 
-They run in jinja2's immutable sandbox, whatever they are; no request brings one.
+They run in jinja2's immutable sandbox, whatever they are; no request brings one. What they render
+keeps who wrote each character: the template's own code and literals, or the caller.
 """
 
 import datetime
@@ -10,9 +11,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError, InvalidInput
+from headway.models.chat.traced import CALLER, Traced, joined, joined_by, of_template
+from headway.models.weights import read_json
 
 LIMIT_S = 2.0
 _LONGEST = 64 * 2**20  # characters of what one renders
@@ -41,11 +45,11 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         **names: Any,
-    ) -> str:
+    ) -> Traced:
         """Raises InvalidInput: it is the messages that the template did not take."""
         self._now.until = time.monotonic() + self._limit_s
         try:
-            rendered: str = self._template.render(
+            rendered: Traced = self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, **names
             )
         except _TookTooLong:
@@ -59,6 +63,32 @@ class ChatTemplate:
         return rendered
 
 
+def find_template(folder: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
+    """Where transformers looks: files of their own first, else `chat_template` in the tokenizer's
+    configuration, which may be a list of named ones. Raises ConfigError."""
+    found: dict[str, Any] = {
+        file.stem: file.read_text(encoding="utf-8")
+        for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    }
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        found["default"] = file.read_text(encoding="utf-8")
+    if not found and (folder / "chat_template.json").is_file():  # as processors had it
+        found["default"] = read_json(folder / "chat_template.json").get("chat_template")
+    listed = config.get("chat_template")
+    if not found and isinstance(listed, list):
+        found = {each["name"]: each["template"] for each in listed}
+    elif not found and listed is not None:
+        found["default"] = listed
+    if not found:
+        return None
+    if not isinstance(found.get("default"), str):
+        raise ConfigError(
+            f"{folder}: none of its chat templates is the default one: {', '.join(sorted(found))}"
+        )
+    return ChatTemplate(found["default"], where=str(folder))
+
+
 class _TookTooLong(BaseException):
     """Not an Exception: a template's own filters must not swallow it."""
 
@@ -68,6 +98,10 @@ def _sandbox(now: threading.local) -> Any:
 
     class Sandbox(ImmutableSandboxedEnvironment):  # type: ignore[misc,unused-ignore]
         """Whatever a template does in a loop comes through here: it looks at the time."""
+
+        code_generator_class = _tracing_code()
+        concat = staticmethod(joined)
+        own = staticmethod(of_template)
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             _check(now)
@@ -92,14 +126,75 @@ def _sandbox(now: threading.local) -> Any:
         intercepted_binops = frozenset(["+", "*", "**", "%"])
 
     environment = Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        optimized=False,  # folded constants would not be seen as the template's own
+        extensions=["jinja2.ext.loopcontrols", _generation_tag()],
     )
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _strftime_now
     environment.filters["tojson"] = _to_json
+    environment.filters["join"] = _joining(environment)
     for kind in (environment.filters, environment.tests):
         kind.update({name: _watched(name, function, now) for name, function in kind.items()})
     return environment
+
+
+def _tracing_code() -> Any:
+    """What makes Python of a template: every literal of it is `environment.own(…)`."""
+    from jinja2.compiler import CodeGenerator
+
+    class TracingCode(CodeGenerator):  # type: ignore[misc,unused-ignore]
+        def visit_Const(self, node: Any, frame: Any) -> None:
+            value = node.as_const(frame.eval_ctx)
+            self.write(_own(value) if isinstance(value, str) else repr(value))
+
+        def visit_TemplateData(self, node: Any, frame: Any) -> None:
+            self.write(_own(node.as_const(frame.eval_ctx)))
+
+        def visit_Concat(self, node: Any, frame: Any) -> None:
+            self.write("environment.concat((")
+            for each in node.nodes:
+                self.write("str(")
+                self.visit(each, frame)
+                self.write("), ")
+            self.write("))")
+
+        def _output_const_repr(self, group: Any) -> str:
+            return _own("".join(group))
+
+    return TracingCode
+
+
+def _own(text: str) -> str:
+    return f"environment.own({text!r})"
+
+
+def _generation_tag() -> Any:
+    """`{% generation %}` marks what an assistant said, for training: here its body is all of it."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    return Generation
+
+
+def _joining(environment: Any) -> Any:
+    from jinja2.filters import make_attrgetter
+
+    def join(values: Any, d: str = "", attribute: str | int | None = None) -> Traced:
+        if attribute is not None:
+            values = map(make_attrgetter(environment, attribute), values)
+        return joined_by(d, map(str, values))
+
+    return join
 
 
 def _watched(name: str, function: Callable[..., Any], now: threading.local) -> Any:
@@ -159,5 +254,19 @@ def _strftime_now(form: str) -> str:
     return datetime.datetime.now().astimezone().strftime(form)
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> Traced:
+    """What the caller sent, whatever else is in it."""
+    text = json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+    return Traced(text, CALLER * len(text))

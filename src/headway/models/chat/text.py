@@ -1,60 +1,43 @@
 """Text to tokens and back: the tokenizer, the chat template, and words that end an answer."""
 
-import json
-import re
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError, InvalidInput
-from headway.models.chat.templates import ChatTemplate
+from headway.models.chat.spelling import Spelling
+from headway.models.chat.templates import find_template
+from headway.models.chat.tokenizer import ChatTokenizer
+from headway.models.chat.traced import of_caller, of_template
+from headway.models.weights import read_json
 
 Message = Mapping[str, Any]
 _DEFAULTS = frozenset(["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
-_NO_CHARACTER = "\ufffd"  # for bytes that are none, or not yet
-_NOTHING: dict[int, str] = {}
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_ROLES = frozenset(
+    ["system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "human"]
+)
+_NOTHING: Mapping[int, str] = {}
 
 
 class ChatText:
     """What of a model's folder concerns text. Needs neither torch nor transformers."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from tokenizers import Tokenizer
-            from tokenizers.decoders import ByteLevel
-        except ImportError as error:
-            raise ConfigError("language models need pip install 'headway[llm]'") from error
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            raise ConfigError(f"{folder}: holds no tokenizer.json")
-        self.tokenizer = Tokenizer.from_file(str(file))
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
-        self._plain: Any = None  # the same, to which special tokens are text
-        # Of tokens that are whole characters. None: a token's text depends on those before it.
-        self.pieces: dict[int, str] | None = None
-        if isinstance(self.tokenizer.decoder, ByteLevel):
-            self.pieces = {}
-        self._config = _read(folder / "tokenizer_config.json")
-        self._template = _template(folder, self._config)
-        self._special = re.compile(
-            "|".join(
-                re.escape(token.content)
-                for token in self.tokenizer.get_added_tokens_decoder().values()
-                if token.special
-            )
-            or r"(?!)"
-        )
-        defaults = {**_read(folder / "config.json"), **_read(folder / "generation_config.json")}
-        ends = defaults.get("eos_token_id")
-        spelled = self.tokenizer.token_to_id(_token(self._config.get("eos_token")))
-        ids = {*(ends if isinstance(ends, list) else [ends]), spelled}
-        self.stop_ids = frozenset(ids - {None})
+        self._chat = ChatTokenizer(folder)
+        self.tokenizer = self._chat.plain
+        self.spelling = Spelling(self.tokenizer)
+        self._template = find_template(folder, self._chat.config)
+        model = _read(folder / "config.json")
+        generation = _read(folder / "generation_config.json")
+        self.stop_ids = frozenset(_end_ids(model, generation, folder))
+        spelled = self._chat.id_of(self._chat.named.get("eos_token", ""))
+        if spelled is not None:
+            self.stop_ids |= {spelled}
         # What the model's makers recommend for requests that set nothing else.
         self.defaults = {
             name: value
-            for name, value in _read(folder / "generation_config.json").items()
+            for name, value in generation.items()
             if name in _DEFAULTS and isinstance(value, int | float)
         }
 
@@ -70,89 +53,48 @@ class ChatText:
         prompt is what the model goes on from: the head of its own message."""
         if self._template is None:
             raise InvalidInput("messages: the model has no chat template; send a text")
-        nonce = secrets.token_hex(8)
-        spelled: list[str] = []
-
-        def shield(found: re.Match[str]) -> str:
-            spelled.append(found[0])
-            return f"{nonce}{len(spelled) - 1}{nonce}"
-
-        shielded = [_checked(each, lambda it: self._special.sub(shield, it)) for each in messages]
-        if not shielded:
+        checked = [_checked(each) for each in messages]
+        if not checked:
             raise InvalidInput("messages: the list is empty")
-        rendered = self._render(shielded, add_generation_prompt)
-        parts = re.split(f"{nonce}(\\d+){nonce}", rendered)
-        ids: list[int] = []
-        for index, part in enumerate(parts):
-            if index % 2:
-                ids += self._encode_plain(spelled[int(part)])
-            elif part:
-                ids += self.tokenizer.encode(part, add_special_tokens=False).ids
-        return ids
-
-    def _encode_plain(self, text: str) -> list[int]:
-        if self._plain is None:
-            self._plain = type(self.tokenizer).from_str(self.tokenizer.to_str())
-            self._plain.encode_special_tokens = True
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        assert self._template is not None
-        names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        special = {name: _token(self._config.get(name)) for name in names}
-        return self._template.render(
-            messages, add_generation_prompt=add_generation_prompt, **special
+        rendered = self._template.render(
+            checked,
+            add_generation_prompt=add_generation_prompt,
+            tools=None,
+            documents=None,
+            **{name: of_template(token) for name, token in self._chat.named.items()},
         )
+        return self._chat.encode_chat(rendered)
 
 
 class Detokenizer:
     """One answer's text, as its tokens come. Never half a character, never past a stop string."""
 
     def __init__(self, text: ChatText, stops: Sequence[str] = ()) -> None:
-        self._tokenizer = text.tokenizer
-        self._pieces = text.pieces
-        self._stream: Any = None  # while a character is not whole
+        self._pieces = text.spelling.new()
         self._stops = StopStrings(stops) if stops else None
         # Texts of tokens for which `step` would do no more than look here.
-        self.known = _NOTHING if stops or text.pieces is None else text.pieces
+        self.known = _NOTHING if stops else self._pieces.known
         self.is_stopped = False  # by a stop string
 
     def step(self, token: int) -> str:
         """The text that can be shown now."""
-        text = self.known.get(token)
-        if text is None:
-            text = self._decode(token)
-        return text if self._stops is None else self._cut(text, self._stops)
+        text = self._pieces.step(token)
+        if self._stops is not None:
+            return self._cut(text, self._stops)
+        self.known = self._pieces.known
+        return text
+
+    def finish(self) -> str:
+        """What was held back, in case it became a stop string or a whole character."""
+        rest = self._pieces.finish()
+        if self._stops is None:
+            return rest
+        return self._cut(rest, self._stops) + self._stops.finish()
 
     def _cut(self, text: str, stops: "StopStrings") -> str:
         shown = stops.step(text)
         self.is_stopped = stops.is_found
         return shown
-
-    def _decode(self, token: int) -> str:
-        """Of a token that is new, or no text by itself."""
-        pieces = self._pieces
-        if pieces is not None and self._stream is None:
-            piece = pieces.get(token)
-            if piece is not None:
-                return piece
-            piece = str(self._tokenizer.decode([token], skip_special_tokens=True))
-            if _NO_CHARACTER not in piece:
-                pieces[token] = piece
-                return piece
-        if self._stream is None:
-            from tokenizers.decoders import DecodeStream
-
-            self._stream, self.known = DecodeStream(skip_special_tokens=True), _NOTHING
-        text: str = self._stream.step(self._tokenizer, token) or ""
-        if text and pieces is not None:  # whole again
-            self._stream, self.known = None, pieces if self._stops is None else _NOTHING
-        return text
-
-    def finish(self) -> str:
-        """What was held back, in case it became a stop string."""
-        return "" if self._stops is None else self._stops.finish()
 
 
 class StopStrings:
@@ -193,18 +135,9 @@ class StopStrings:
         return 0
 
 
-def _template(folder: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
-    source = config.get("chat_template")
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        source = file.read_text()
-    if not isinstance(source, str):
-        return None
-    return ChatTemplate(source, where=str(folder))
-
-
-def _checked(message: Message, shield: Any) -> dict[str, Any]:
-    """A message with its text as one string."""
+def _checked(message: Message) -> dict[str, Any]:
+    """A message as transformers has it: without fields that are null, its text as one string, and
+    its reasoning under each of the names that templates read."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidInput("messages: each is an object with a role and a content")
     content = message.get("content")
@@ -215,18 +148,30 @@ def _checked(message: Message, shield: Any) -> dict[str, Any]:
         content = "".join(map(str, texts))
     if content is not None and not isinstance(content, str):
         raise InvalidInput("messages: a content is a text, a list of parts, or null")
-    return {**message, "role": shield(message["role"]), "content": shield(content or "")}
+    given = {**message, "content": content}
+    fields = of_caller({name: value for name, value in given.items() if value is not None})
+    reasoning = next((fields[name] for name in _REASONING if name in fields), None)
+    if reasoning is not None:
+        fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+    if message["role"] in _ROLES:  # a name that templates know: part of the form, not of the text
+        fields["role"] = of_template(message["role"])
+    return dict(fields)
 
 
-def _token(value: Any) -> str:
-    return value.get("content", "") if isinstance(value, Mapping) else value or ""
+def _end_ids(
+    model: Mapping[str, Any], generation: Mapping[str, Any], folder: Path
+) -> Iterable[int]:
+    """What generation_config.json says, else config.json, else the text part of that."""
+    nested = model.get("text_config")
+    places = (generation, model, nested if isinstance(nested, Mapping) else {})
+    ends = next(
+        (each["eos_token_id"] for each in places if each.get("eos_token_id") is not None), []
+    )
+    ids = ends if isinstance(ends, list) else [ends]
+    if not all(type(each) is int for each in ids):
+        raise ConfigError(f"{folder}: eos_token_id is a number or a list of numbers, not {ends!r}")
+    return ids
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return read_json(path) if path.is_file() else {}
