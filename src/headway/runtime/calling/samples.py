@@ -21,7 +21,6 @@ class Attempt(NamedTuple):
 
     length: int = 5  # of axes that vary: no power of two
     below: int = 2  # for indices: 0 and 1 are in nearly every table
-    text: str = "word{}"
     is_positive: bool = False  # for what takes a logarithm or a root
 
 
@@ -29,8 +28,8 @@ ATTEMPTS = (
     Attempt(),
     Attempt(32),
     Attempt(224),
-    Attempt(below=1, text="{}", is_positive=True),
-    Attempt(32, below=1, text="{}", is_positive=True),
+    Attempt(below=1, is_positive=True),
+    Attempt(32, below=1, is_positive=True),
 )
 
 
@@ -59,7 +58,7 @@ def _array(rng: Any, tensor: Tensor, shape: tuple[int, ...], content: int, attem
     if is_mask(tensor):
         return numpy.ones(shape, dtype)
     if dtype.kind == "O":
-        return numpy.full(shape, attempt.text.format(content).encode(), dtype)
+        return numpy.full(shape, str(content).encode(), dtype)  # a text, and a number
     if dtype.kind in "iub":
         drawn = rng.integers(0, attempt.below, shape)
         return (numpy.full(shape, content % attempt.below) if content < 2 else drawn).astype(dtype)
