@@ -72,6 +72,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     pad_sizes: Annotated[
         tuple[int, ...], _doc("the only sizes the model runs at; shorter items are padded")
     ] = ()
+    dependent_rows: Annotated[
+        Literal["alone", "refuse", "batch"],
+        _doc("arrays whose rows depend on each other: run each request alone, refuse, or batch"),
+    ] = "alone"
     worker: Annotated[
         Literal["auto", "inline", "thread", "process"],
         _doc("where the model runs: in the event loop, in threads or in processes"),

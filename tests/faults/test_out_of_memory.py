@@ -155,6 +155,7 @@ async def test_one_request_of_many_rows_is_cut_by_rows_and_joined_again() -> Non
     model = Rows(3)
     rows = numpy.arange(40, dtype=numpy.float32).reshape(20, 2)
     async with Batcher(model) as batcher:
+        model.calls.clear()
         answer: Any = await batcher.submit({"x": rows})
         numpy.testing.assert_array_equal(answer["y"], 2 * rows)
         assert model.calls[:4] == [20, 10, 5, 2]

@@ -50,7 +50,7 @@ async def test_more_values_than_the_queue_holds_are_all_answered() -> None:
 
 async def test_more_rows_than_the_queue_holds_are_one_answer() -> None:
     model, recorder = Negate(), Recorder()
-    async with Batcher(model, max_batch_size=64, observers=[recorder]) as batcher:
+    async with Batcher(model, observers=[recorder], dependent_rows="batch") as batcher:
         answer = await batcher.submit(numbers(40_000))
         assert (answer["y"] == -numbers(40_000)["x"]).all()
     assert model.rows == [64] * 625
@@ -141,7 +141,8 @@ async def test_an_slo_holds_values_back_rather_than_refuse_them() -> None:
 @pytest.mark.parametrize("is_tensor", [False, True])
 async def test_one_deadline_holds_for_all_of_a_request(is_tensor: bool) -> None:
     model = Negate() if is_tensor else FakeModel(cost_s=0.001)
-    async with Batcher(model, max_batch_size=2, max_queue=8) as batcher:
+    options: Any = {"max_batch_size": 2, "max_queue": 8, "dependent_rows": "batch"}
+    async with Batcher(model, **options) as batcher:
         ask = batcher.submit if is_tensor else batcher.many
         with pytest.raises(DeadlineExceeded):
             await ask(numbers(1000) if is_tensor else range(1000), deadline_ms=20)
@@ -208,7 +209,8 @@ async def test_an_error_of_the_callers_own_generator_is_its_own() -> None:
 @pytest.mark.parametrize("is_tensor", [False, True])
 async def test_a_caller_that_leaves_takes_all_values_along(is_tensor: bool) -> None:
     model = Negate() if is_tensor else FakeModel(cost_s=0.001)
-    async with Batcher(model, max_batch_size=2, max_queue=8) as batcher:
+    options: Any = {"max_batch_size": 2, "max_queue": 8, "dependent_rows": "batch"}
+    async with Batcher(model, **options) as batcher:
         values = batcher.submit(numbers(1000)) if is_tensor else batcher.many(range(1000))
         leaving = asyncio.create_task(values)
         await asyncio.sleep(0.0105)

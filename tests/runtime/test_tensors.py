@@ -48,7 +48,7 @@ async def outcomes(batcher: Batcher[Any, Any], *values: Arrays) -> list[Any]:
 
 async def test_rows_of_several_requests_are_concatenated_and_split_back() -> None:
     model = Double()
-    async with Batcher(model) as batcher:
+    async with Batcher(model, dependent_rows="batch") as batcher:
         answers = await outcomes(batcher, rows(1, 2), rows(3), rows(4, 5, 6))
     assert [column(answer) for answer in answers] == [[2, 4], [6], [8, 10, 12]]
     assert [batch.shape for batch in model.batches] == [(6, 1)]
@@ -199,7 +199,7 @@ async def test_a_deadline_that_passes_for_one_part_ends_the_request_once() -> No
 async def test_different_dtypes_and_trailing_shapes_never_share_a_batch() -> None:
     model = Double()
     wide = {"x": numpy.ones((1, 3), dtype="float32")}
-    async with Batcher(model) as batcher:
+    async with Batcher(model, dependent_rows="batch") as batcher:
         await outcomes(batcher, rows(1), rows(2, dtype="float64"), wide, rows(3), wide)
     shapes = sorted((batch.dtype.name, batch.shape) for batch in model.batches)
     assert shapes == [("float32", (2, 1)), ("float32", (2, 3)), ("float64", (1, 1))]
@@ -297,7 +297,7 @@ async def test_a_wrong_output_is_the_models_fault_and_is_not_run_again(
             return output  # type: ignore[no-any-return]
 
     model = Wrong()
-    async with Batcher(model) as batcher:
+    async with Batcher(model, dependent_rows="batch") as batcher:
         with pytest.raises(ModelFailed, match=says):
             await batcher.submit(GOOD)
     assert model.runs == 1

@@ -117,6 +117,7 @@ async def test_without_a_mask_nothing_is_padded() -> None:
     model = Sum()
     values = [{"x": -numpy.ones((1, length), numpy.float32)} for length in (2, 5)]
     async with Batcher(model) as batcher:
+        model.shapes.clear()
         answers = await together(batcher, values)
     assert [float(answer["y"][0]) for answer in answers] == [-1.0, -1.0]
     assert sorted(model.shapes) == [(1, 2), (1, 5)]
@@ -136,6 +137,7 @@ async def test_a_model_may_say_how_it_is_padded() -> None:
     model = Max()
     values = [{"x": -numpy.ones((1, length), numpy.float32)} for length in (2, 5)]
     async with Batcher(model, compose="fifo") as batcher:
+        model.shapes.clear()
         answers = await together(batcher, values)
     assert [float(answer["y"][0]) for answer in answers] == [-1.0, -1.0]
     assert [answer["x2"].tolist() for answer in answers] == [[[-2.0] * 2], [[-2.0] * 5]]
@@ -148,6 +150,7 @@ async def test_a_model_may_say_that_it_is_never_padded() -> None:
 
     model = Never()
     async with Batcher(model) as batcher:
+        model.shapes.clear()
         await together(batcher, request(3, 7))
     assert sorted(model.shapes) == [(1, 3), (1, 7)]
 
@@ -329,6 +332,7 @@ async def test_what_a_model_says_of_itself_is_not_looked_at() -> None:
 
     model = Declared()
     async with Batcher(model, compose="fifo") as batcher:
+        model.shapes.clear()
         await together(batcher, request(3, 7))
     assert model.shapes == [(2, 7)]
 

@@ -45,7 +45,7 @@ FLAG_GROUPS = {
     "how calls are batched": (
         *("max_batch_size", "max_wait_ms", "max_batch_cost", "slo_ms", "slo_percentile"),
         *("timeout_ms", "max_queue", "policy", "order", "tenants"),
-        *("compose", "buckets", "pad_sizes", "batch_sizes"),
+        *("compose", "buckets", "pad_sizes", "batch_sizes", "dependent_rows"),
     ),
     "how the model is loaded and run": (
         *("options", "load", "load_timeout_s", "unload_after_s", "warm_up", "warm_up_s"),

@@ -2,15 +2,16 @@
 injections: a MiniLM, on onnxruntime and tokenizers, with weights from a pinned package.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.embed import checked_tokens
-from headway.models.encoders import Encoder, OnnxEncoder, all_of
+from headway.models.embed import check_width, checked_tokens
+from headway.models.encoders import Encoder, OnnxEncoder
+from headway.models.pooling import all_of, sigmoid, softmax
 from headway.models.text import TextModel
 from headway.models.weights import PackagedWeights
 
@@ -59,20 +60,33 @@ class Ranking:
 
 
 class TextClassifier(TextModel):
-    """Logits become probabilities: of one class each for itself, of several together 1."""
+    """Logits become scores: `activation` None: probabilities, which together are 1; of one class,
+    its own."""
 
     def __init__(
-        self, encoder: Encoder, *, labels: Sequence[str], top_k: int = 5, **options: Any
+        self,
+        encoder: Encoder,
+        *,
+        labels: Sequence[str],
+        top_k: int = 5,
+        activation: Callable[[Array], Array] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(encoder, **options)
+        self._labels = len(labels)
+        self._activation = activation or (sigmoid if len(labels) == 1 else softmax)
         self._ranking = Ranking(labels, top_k)
         self.outputs = self._ranking.outputs
 
     def predict(self, items: list[list[int]]) -> list[Array]:
-        return list(probabilities(self._encoder.run(self._batch(items), all_of)))
+        return list(self._activation(self._encoder.run(self._batch(items), all_of)))
 
     def finish(self, result: Array) -> Classes:
         return self._ranking.best(result)
+
+    def _check_width(self) -> None:
+        item = [*self._first, *self._last] or [0]
+        check_width(len(self.predict([item])[0]), self._labels)
 
 
 class CloneGuard(TextClassifier):
@@ -100,16 +114,3 @@ class CloneGuard(TextClassifier):
             max_tokens=checked_tokens(max_tokens),
             truncate=truncate,
         )
-
-
-def probabilities(logits: Array) -> Array:
-    if logits.shape[1] == 1:
-        return sigmoid(logits)
-    powers = numpy.exp(logits - logits.max(1, keepdims=True))
-    shares: Array = powers / powers.sum(1, keepdims=True)
-    return shares
-
-
-def sigmoid(logits: Array) -> Array:
-    found: Array = 0.5 * (1.0 + numpy.tanh(0.5 * logits))  # nothing overflows
-    return found

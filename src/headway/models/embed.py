@@ -1,8 +1,9 @@
-"""Text embedding: a text in, a vector of length 1 out. The one at hand is all-MiniLM-L6-v2.
+"""Text embedding: a text in, a vector out. The one at hand is all-MiniLM-L6-v2.
 
 It runs on onnxruntime and tokenizers, without torch. Its weights come from a pinned package.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -11,7 +12,8 @@ import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.encoders import EncodedBatch, Encoder, Head, OnnxEncoder, mean_of
+from headway.models.encoders import Encoder, Head, OnnxEncoder
+from headway.models.pooling import Pooling, Step, mean_of, through, unit
 from headway.models.text import TextModel
 from headway.models.weights import PackagedWeights, find_weights
 
@@ -68,26 +70,50 @@ def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> Embedding:
 
 
 class TextEmbedder(TextModel):
-    """`head` makes one vector of the states of a text's tokens."""
+    """`head` makes one vector of the states of a text's tokens, and `steps` carry it on. Where
+    `includes_prompt` is false, the prompt's tokens are read, but not pooled."""
 
     def __init__(
-        self, encoder: Encoder, *, width: int, head: Head = mean_of, **options: Any
+        self,
+        encoder: Encoder,
+        *,
+        width: int,
+        head: Head = mean_of,
+        steps: Sequence[Step] = (unit,),
+        includes_prompt: bool = True,
+        **options: Any,
     ) -> None:
         super().__init__(encoder, **options)
         self._head = head
+        self._steps = steps
+        self._includes_prompt = includes_prompt
+        self._width = width
         self.outputs = (Tensor("embedding", "float32", (-1, width)),)
 
+    def setup(self) -> None:
+        super().setup()
+        if not self._includes_prompt:
+            self._head = without_prompt(self._head, self._prompt_tokens(self._prompt))
+
     def predict(self, items: list[list[int]]) -> Sequence[Embedding]:
-        vectors = vectors_of(self._encoder, self._batch(items), self._head)
+        vectors = through(self._steps, self._encoder.run(self._batch(items), self._head))
         return Embeddings(vectors, [len(item) for item in items])
 
+    def _check_width(self) -> None:
+        item = [*self._first, *self._last] or [0]
+        check_width(self.predict([item])[0].shape[-1], self._width)
 
-def vectors_of(encoder: Encoder, batch: EncodedBatch, head: Head) -> "numpy.ndarray[Any, Any]":
-    """Of length 1, so that a product of two is the cosine of their angle."""
-    vectors = encoder.run(batch, head)
-    lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)
-    units: numpy.ndarray[Any, Any] = vectors / numpy.maximum(lengths, 1e-12)
-    return units
+
+def without_prompt(head: Head, tokens: int) -> Head:
+    assert isinstance(head, Pooling)
+    return dataclasses.replace(head, skip=tokens)
+
+
+def check_width(found: int, expected: int) -> None:
+    if found != expected:
+        raise ConfigError(
+            f"the network gives {found} numbers for a text; by the folder's files it is {expected}"
+        )
 
 
 class MiniLM(TextEmbedder):

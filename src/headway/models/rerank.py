@@ -5,17 +5,20 @@ none, an embedding model compares the two: the cosine of their vectors, from -1 
 hand is of that kind, on all-MiniLM-L6-v2.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
 import numpy
 
 from headway.errors import InvalidInput
 from headway.model import Tensor
-from headway.models.classify import sigmoid
-from headway.models.embed import checked_tokens, minilm_encoder, vectors_of
-from headway.models.encoders import Encoder, Head, all_of, mean_of
+from headway.models.embed import check_width, checked_tokens, minilm_encoder, without_prompt
+from headway.models.encoders import Encoder, Head
+from headway.models.pooling import Step, all_of, mean_of, sigmoid, through, unit
 from headway.models.text import TextModel, length_of, words
+
+Array = numpy.ndarray[Any, Any]
 
 
 class Pair(TypedDict):
@@ -106,8 +109,12 @@ class CrossEncoder(Reranker):
 
     def predict(self, items: list[_Both]) -> list[_Scored]:
         batch = self._batch([item.ids for item in items], [item.types for item in items])
-        scores = self._activation(self._encoder.run(batch, all_of)[:, 0])
+        scores = self._activation(self._encoder.run(batch, all_of))[:, 0]
         return [_Scored(float(s), len(item.ids)) for s, item in zip(scores, items, strict=True)]
+
+    def _check_width(self) -> None:
+        batch = self._batch([[*self._first, *self._last] or [0]])
+        check_width(self._encoder.run(batch, all_of).shape[-1], 1)
 
 
 class _Apart(NamedTuple):
@@ -118,33 +125,87 @@ class _Apart(NamedTuple):
 
 
 class CosineReranker(Reranker):
-    """Compares the vectors of an embedding model; in a batch, each query is embedded once."""
+    """Compares the vectors of an embedding model, by the cosine or by what the model was trained
+    for; in a batch, each query is embedded once. Queries and documents may have prompts."""
 
-    def __init__(self, encoder: Encoder, *, head: Head = mean_of, **options: Any) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        head: Head = mean_of,
+        steps: Sequence[Step] = (),
+        similarity: str = "cosine",
+        prompts: Mapping[str, str] = MappingProxyType({}),
+        includes_prompt: bool = True,
+        **options: Any,
+    ) -> None:
         super().__init__(encoder, **options)
-        self._head = head
+        self._heads = {"query": head, "document": head}
+        self._steps = steps
+        self._similarity = _SIMILARITIES[similarity]
+        self._prompts = {name: prompts.get(name, "") for name in self._heads}
+        self._includes_prompt = includes_prompt
+
+    def setup(self) -> None:
+        super().setup()
+        if not self._includes_prompt:
+            self._heads = {
+                name: without_prompt(head, self._prompt_tokens(self._prompts[name]))
+                for name, head in self._heads.items()
+            }
 
     def prepare(  # type: ignore[override]
         self, raw: Pair, *, truncate: bool | None = None, max_tokens_per_doc: int | None = None
     ) -> _Apart:
-        query = self._encode("query", raw["query"], truncate=False)
+        prompts = self._prompts
+        query = self._encode("query", raw["query"], truncate=False, prompt=prompts["query"])
         room = self._max_tokens - self._tokenizer.num_special_tokens_to_add(False)
+        if prompts["document"]:
+            room -= len(self._plain_tokens(prompts["document"]).ids)
         document = self._fitting(raw["document"], room, truncate=truncate, asked=max_tokens_per_doc)
-        return _Apart(tuple(query.ids), self._tokenizer.encode(document).ids)
+        encoding = self._tokenizer.encode(prompts["document"] + document)
+        return _Apart(tuple(query.ids), encoding.ids)
 
     def size(self, item: _Apart) -> int:
         return len(item.document)
 
     def predict(self, items: list[_Apart]) -> list[_Scored]:
         places = {query: place for place, query in enumerate(dict.fromkeys(i.query for i in items))}
-        queries = vectors_of(self._encoder, self._batch(list(places)), self._head)
-        of_documents = self._batch([item.document for item in items])
-        documents = vectors_of(self._encoder, of_documents, self._head)
-        scores = (queries[[places[item.query] for item in items]] * documents).sum(1)
+        queries = self._vectors("query", list(places))
+        documents = self._vectors("document", [item.document for item in items])
+        scores = self._similarity(queries[[places[item.query] for item in items]], documents)
         return [
             _Scored(float(score), len(item.query) + len(item.document))
             for score, item in zip(scores, items, strict=True)
         ]
+
+    def _vectors(self, which: str, items: Sequence[Sequence[int]]) -> Array:
+        return through(self._steps, self._encoder.run(self._batch(items), self._heads[which]))
+
+
+def _cosine(queries: Array, documents: Array) -> Array:
+    return _dot(unit(queries), unit(documents))
+
+
+def _dot(queries: Array, documents: Array) -> Array:
+    return (queries * documents).sum(1)
+
+
+def _euclidean(queries: Array, documents: Array) -> Array:
+    return -numpy.linalg.norm(queries - documents, axis=1)
+
+
+def _manhattan(queries: Array, documents: Array) -> Array:
+    return -numpy.abs(queries - documents).sum(1)
+
+
+# The higher, the better they fit.
+_SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
+    "cosine": _cosine,
+    "dot": _dot,
+    "euclidean": _euclidean,
+    "manhattan": _manhattan,
+}
 
 
 class MiniLMReranker(CosineReranker):

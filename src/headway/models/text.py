@@ -5,13 +5,14 @@ is for the tasks to say.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy
 
 from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.model import Model, Tensor
-from headway.models.encoders import EncodedBatch, Encoder
+from headway.models.encoders import EncodedBatch, Encoder, ProofTexts
+from headway.models.proof import LENGTHS
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -27,13 +28,26 @@ class TextModel(Model[Any, Any]):
     outputs: Sequence[Tensor] = ()
 
     def __init__(
-        self, encoder: Encoder, *, max_tokens: int, truncate: bool = False, pad_id: int = 0
+        self,
+        encoder: Encoder,
+        *,
+        max_tokens: int,
+        truncate: bool = False,
+        pad_id: int = 0,
+        prompt: str = "",
+        lowers_case: bool = False,
+        proof_tokens: int = 0,
     ) -> None:
+        """`prompt` goes before every text. `proof_tokens`: the network proves itself when it is
+        loaded, on texts of up to so many; 0: it is known."""
         self._encoder = encoder
         self.packed = encoder.packs
         self._max_tokens = max_tokens
         self._truncate = truncate
         self._pad_id = pad_id
+        self._prompt = prompt
+        self._lowers_case = lowers_case
+        self._proof_tokens = proof_tokens
 
     def setup(self) -> None:
         try:
@@ -49,12 +63,35 @@ class TextModel(Model[Any, Any]):
             raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
         tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
         tokenizer.enable_truncation(self._max_tokens)
+        if self._lowers_case:
+            _lower_case(tokenizer)
         self._tokenizer = tokenizer
         self._vocabulary = tokenizer.get_vocab_size()
         self._first, self._last = _frame(tokenizer)
+        self._types = _types(tokenizer)
 
     def load(self) -> None:
-        self._encoder.load()
+        if not self._proof_tokens:
+            self._encoder.load()
+            return
+        self._encoder.load(self._proof_texts())
+        self._check_width()
+
+    def _proof_texts(self) -> ProofTexts:
+        """Of seeded tokens, framed as texts are."""
+        rng = numpy.random.default_rng(20261118)
+        tokens = numpy.array([n for n in range(self._vocabulary) if n != self._pad_id] or [0])
+        frame = len(self._first) + len(self._last)
+        lengths = sorted({frame + 1, *LENGTHS[:1], *LENGTHS[2:], self._proof_tokens})
+        known = [max(frame + 1, min(length, self._max_tokens)) for length in lengths]
+        texts = []
+        for length in sorted([*known, known[len(known) // 2]]):  # two are of one length
+            own = rng.choice(tokens, length - frame).tolist()
+            texts.append(self._batch([[*self._first, *own, *self._last]]))
+        return ProofTexts(texts, self._pad_id)
+
+    def _check_width(self) -> None:
+        """Is what the network gives as wide as what is made of it? Raises ConfigError."""
 
     @property
     def device(self) -> str:
@@ -72,7 +109,7 @@ class TextModel(Model[Any, Any]):
 
     def prepare(self, raw: str | list[int], *, truncate: bool | None = None) -> Any:
         if isinstance(raw, str):
-            return _tokens(self._encode("text", raw, truncate=truncate).ids)
+            return _tokens(self._encode("text", raw, truncate=truncate, prompt=self._prompt).ids)
         self._check_ids(raw)
         if len(raw) <= self._max_tokens:
             return _tokens(raw)
@@ -92,6 +129,11 @@ class TextModel(Model[Any, Any]):
 
     def _check_ids(self, ids: Any) -> None:
         """Those of another tokenizer would mean another text. Raises InvalidInput."""
+        if self._prompt:
+            raise InvalidInput(
+                f"input 'text': this model puts {self._prompt!r} before every text, which token "
+                "ids may lack; send texts instead"
+            )
         if not ids or not all(type(each) is int and 0 <= each < self._vocabulary for each in ids):
             raise InvalidInput(
                 f"input 'text': a text, or token ids from 0 to {self._vocabulary - 1}, is expected"
@@ -108,7 +150,8 @@ class TextModel(Model[Any, Any]):
         most = self._max_tokens * _CHARACTERS_PER_TOKEN
         if not all(type(raw) is str and 0 < len(raw) <= most for raw in raws):
             raise InvalidInput("not all are texts of a sane length")
-        encodings = self._tokenizer.encode_batch(raws)
+        texts = [self._prompt + raw for raw in raws] if self._prompt else raws
+        encodings = self._tokenizer.encode_batch(texts)
         if not self._truncate and any(each.overflowing for each in encodings):
             raise InvalidInput("not all are short enough")
         return [_tokens(each.ids) for each in encodings]
@@ -121,10 +164,10 @@ class TextModel(Model[Any, Any]):
     def _sample_tokens(self) -> list[int]:
         return sorted({min(tokens, self._max_tokens) for tokens in _SAMPLE_TOKENS})
 
-    def _encode(self, name: str, text: str, *, truncate: bool | None) -> Any:
+    def _encode(self, name: str, text: str, *, truncate: bool | None, prompt: str = "") -> Any:
         """The tokens of a text, with the special ones that the model expects. Raises InvalidInput,
         InputTooLarge."""
-        encoding = self._tokenizer.encode(self._checked(name, text, truncate=truncate))
+        encoding = self._tokenizer.encode(prompt + self._checked(name, text, truncate=truncate))
         if encoding.overflowing and not self._cuts(truncate):
             special = self._tokenizer.num_special_tokens_to_add(False)
             raise self._too_long(name, length_of(encoding, special))
@@ -156,15 +199,50 @@ class TextModel(Model[Any, Any]):
             f"{called(name)} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
         )
 
+    def _prompt_tokens(self, prompt: str) -> int:
+        """How many tokens of a text are its prompt's, with the special ones before it."""
+        encoding = self._tokenizer.encode(prompt)
+        return len(encoding.ids) - encoding.special_tokens_mask[-1] if prompt else 0
+
     def _batch(
         self, items: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
     ) -> EncodedBatch:
         ids = _padded(items, self._pad_id)
         lengths = numpy.array([len(item) for item in items])
         mask = (numpy.arange(ids.shape[1]) < lengths[:, None]).astype(numpy.int64)
+        if types is None and self._types is not None:
+            types = [self._types.of(len(item)) for item in items]
         return EncodedBatch(
             ids, mask, numpy.zeros_like(ids) if types is None else _padded(types, 0)
         )
+
+
+class _Types(NamedTuple):
+    """Of the tokens of a text by itself, where they are not all 0."""
+
+    first: list[int]
+    own: int
+    last: list[int]
+
+    def of(self, length: int) -> list[int]:
+        own = [self.own] * (length - len(self.first) - len(self.last))
+        return [*self.first, *own, *self.last][:length]
+
+
+def _types(tokenizer: Any) -> _Types | None:
+    first, last = map(len, _frame(tokenizer))
+    types = tokenizer.encode("a").type_ids
+    if not any(types):
+        return None
+    return _Types(types[:first], types[first], types[len(types) - last :])
+
+
+def _lower_case(tokenizer: Any) -> None:
+    """Before all else, as sentence-transformers has it."""
+    from tokenizers import normalizers
+
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
 
 
 def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:

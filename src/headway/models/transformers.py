@@ -9,15 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.models.classify import TextClassifier, sigmoid
+from headway.models.classify import TextClassifier
 from headway.models.embed import TextEmbedder
-from headway.models.encoders import Encoder, Head, OnnxEncoder, TorchEncoder, first_of, mean_of
+from headway.models.encoders import Encoder, OnnxEncoder, TorchEncoder
 from headway.models.packed import can_pack
+from headway.models.pooling import Pooling, activation_named, identity, sigmoid, softmax
+from headway.models.proof import LONG
 from headway.models.rerank import CosineReranker, CrossEncoder
+from headway.models.sentence import Sentences, read_sentences, width_through
 from headway.models.text import TextModel
 from headway.models.weights import read_json
 
+_LONGEST_PROOF = 1024
 _ONNX = ("onnx/model.onnx", "model.onnx")
+
+
+_HEAD = "ForSequenceClassification"
+_ROBERTA = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
+# How transformers itself makes scores of logits; without a word, `TextClassifier` knows.
+_PROBLEMS: Mapping[str | None, Callable[[Any], Any] | None] = {
+    None: None,
+    "multi_label_classification": sigmoid,
+    "regression": identity,
+    "single_label_classification": softmax,
+}
 
 
 def model_in(
@@ -33,22 +48,30 @@ def model_in(
     """The model for what the folder is: `task` is embed, classify or rerank, empty: as its files
     say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut. `dtype`:
     what it computes in (float32, bfloat16, float16); in the short ones it may take texts packed."""
-    settings = read_json(path / "config.json")
-    if not (path / "tokenizer.json").is_file():
-        raise ConfigError(f"{path / 'tokenizer.json'}: there is no such file")
-    is_head = "ForSequenceClassification" in " ".join(settings.get("architectures") or ())
+    sentences = read_sentences(path)
+    network = sentences.network
+    settings = read_json(network / "config.json")
+    if not (network / "tokenizer.json").is_file():
+        raise ConfigError(f"{network / 'tokenizer.json'}: there is no such file")
+    is_head = _HEAD in " ".join(settings.get("architectures") or ())
     kind = task or _task(settings, is_head=is_head)
     made = _MAKERS.get(kind)
     if made is None:
         raise ConfigError(f"{kind!r} is not one of {sorted(_MAKERS)}", field="task")
-    auto_class = "AutoModelForSequenceClassification" if is_head else "AutoModel"
+    auto_class = f"AutoModel{_HEAD}" if is_head else "AutoModel"
+    if is_head:
+        _check_head(path, sentences)
+    longest = _longest(network, settings, max_tokens, sentences)
     return made(
         path,
         settings,
-        _encoder(path, auto_class, settings, device=device, threads=threads, dtype=dtype),
-        max_tokens=_longest(path, settings, max_tokens),
+        sentences,
+        _encoder(network, auto_class, settings, device=device, threads=threads, dtype=dtype),
+        max_tokens=longest,
         truncate=truncate,
         pad_id=settings.get("pad_token_id") or 0,
+        lowers_case=sentences.lowers_case,
+        proof_tokens=min(longest, _proof_tokens(settings)),
     )
 
 
@@ -89,28 +112,60 @@ def _encoder(
 
 
 def _embedder(
-    path: Path, settings: Mapping[str, Any], encoder: Encoder, **options: Any
+    path: Path,
+    settings: Mapping[str, Any],
+    sentences: Sentences,
+    encoder: Encoder,
+    **options: Any,
 ) -> TextEmbedder:
-    width = settings.get("hidden_size") or settings.get("dim")  # DistilBERT's word
-    if not isinstance(width, int):
-        raise ConfigError(f"{path / 'config.json'}: it has no hidden_size")
-    return TextEmbedder(encoder, width=width, head=_pooling(path), **options)
+    return TextEmbedder(
+        encoder,
+        width=_width(path, settings, sentences),
+        head=_pooling(path, sentences),
+        steps=sentences.steps,
+        prompt=sentences.prompt,
+        includes_prompt=sentences.includes_prompt,
+        **options,
+    )
 
 
 def _classifier(
-    path: Path, settings: Mapping[str, Any], encoder: Encoder, **options: Any
+    path: Path,
+    settings: Mapping[str, Any],
+    sentences: Sentences,
+    encoder: Encoder,
+    **options: Any,
 ) -> TextClassifier:
-    return TextClassifier(encoder, labels=_labels(settings), **options)
+    activation = _own_activation(path, settings, sentences)
+    if activation is None:
+        said = settings.get("problem_type")
+        if said not in _PROBLEMS:
+            raise ConfigError(f"{path / 'config.json'}: problem_type = {said!r} is not served")
+        activation = _PROBLEMS[said]
+    return TextClassifier(encoder, labels=_labels(settings), activation=activation, **options)
 
 
 def _reranker(
-    path: Path, settings: Mapping[str, Any], encoder: Encoder, **options: Any
+    path: Path,
+    settings: Mapping[str, Any],
+    sentences: Sentences,
+    encoder: Encoder,
+    **options: Any,
 ) -> TextModel:
-    if "ForSequenceClassification" not in " ".join(settings.get("architectures") or ()):
-        return CosineReranker(encoder, head=_pooling(path), **options)
+    if _HEAD not in " ".join(settings.get("architectures") or ()):
+        return CosineReranker(
+            encoder,
+            head=_pooling(path, sentences),
+            steps=sentences.steps,
+            similarity=sentences.similarity,
+            prompts=sentences.prompts,
+            includes_prompt=sentences.includes_prompt,
+            **options,
+        )
     if len(_labels(settings)) != 1:
         raise ConfigError(f"{path} has {len(_labels(settings))} classes; a reranker has one")
-    return CrossEncoder(encoder, activation=_activation(settings), **options)
+    activation = _own_activation(path, settings, sentences) or sigmoid
+    return CrossEncoder(encoder, activation=activation, **options)
 
 
 _MAKERS: dict[str, Callable[..., TextModel]] = {
@@ -121,37 +176,67 @@ _MAKERS: dict[str, Callable[..., TextModel]] = {
 
 
 def _labels(settings: Mapping[str, Any]) -> Sequence[str]:
-    names = settings.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    names = settings.get("id2label")
+    if not names:
+        return [f"LABEL_{number}" for number in range(settings.get("num_labels") or 2)]
     return [str(names[key]) for key in sorted(names, key=int)]
 
 
-def _activation(settings: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """As sentence-transformers has written it down, under one of two names; else a sigmoid."""
-    newer = settings.get("sentence_transformers") or {}
-    said = newer.get("activation_fn") or settings.get("sbert_ce_default_activation_function") or ""
-    return (lambda logits: logits) if said.endswith("Identity") else sigmoid
+def _own_activation(
+    path: Path, settings: Mapping[str, Any], sentences: Sentences
+) -> Callable[[Any], Any] | None:
+    """As sentence-transformers has written it down for a cross-encoder, in one of three places."""
+    newer = (settings.get("sentence_transformers") or {}).get("activation_fn")
+    older = settings.get("sbert_ce_default_activation_function")
+    said = sentences.activation or newer or older
+    return activation_named(said, str(path)) if said else None
 
 
-def _pooling(path: Path) -> Head:
-    """As sentence-transformers has written it down; else the mean."""
-    file = path / "1_Pooling" / "config.json"
-    if not file.is_file():
-        return mean_of
-    said = read_json(file)
-    if said.get("pooling_mode_cls_token") or said.get("pooling_mode") == "cls":
-        return first_of
-    if said.get("pooling_mode_mean_tokens") or said.get("pooling_mode") == "mean":
-        return mean_of
-    raise ConfigError(f"{file}: pooling by mean or by the first token is expected")
-
-
-def _longest(path: Path, settings: Mapping[str, Any], asked: int) -> int:
-    """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
-    limits = [asked, settings.get("max_position_embeddings")]
-    for name, key in (
-        ("tokenizer_config.json", "model_max_length"),
-        ("sentence_bert_config.json", "max_seq_length"),
+def _check_head(path: Path, sentences: Sentences) -> None:
+    """Of what else sentence-transformers lists, a network with logits has no use."""
+    for name, value in (
+        ("default_prompt_name", sentences.prompt),
+        ("truncate_dim or modules behind the network", sentences.steps),
     ):
-        if (path / name).is_file():
-            limits.append(read_json(path / name).get(key))
+        if value:
+            raise ConfigError(f"{path}: {name}: not served with a {_HEAD[3:]} network")
+
+
+def _pooling(path: Path, sentences: Sentences) -> Pooling:
+    if sentences.pooling is None:
+        raise ConfigError(f"{path / 'modules.json'}: no Pooling follows the Transformer")
+    return sentences.pooling
+
+
+def _width(path: Path, settings: Mapping[str, Any], sentences: Sentences) -> int:
+    """Of a vector."""
+    names = ("hidden_size", "dim", "d_model", "embedding_size")  # by family
+    width = next((settings[name] for name in names if settings.get(name)), None)
+    if sentences.states is not None:
+        width = sentences.states
+    if not isinstance(width, int):
+        raise ConfigError(f"{path / 'config.json'}: it has no hidden_size")
+    width *= len(_pooling(path, sentences).modes)
+    return width_through(sentences.steps, width, path)
+
+
+def _longest(path: Path, settings: Mapping[str, Any], asked: int, sentences: Sentences) -> int:
+    """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
+    positions = settings.get("max_position_embeddings") or 0
+    if settings.get("model_type") in _ROBERTA and positions > 0:
+        positions -= (settings.get("pad_token_id") or 1) + 1  # theirs begin behind the padding's id
+    limits = [asked, sentences.max_tokens]
+    limits.append(positions if positions > 0 else None)
+    if (path / "tokenizer_config.json").is_file():
+        limits.append(read_json(path / "tokenizer_config.json").get("model_max_length"))
     return int(min(limit for limit in limits if limit))
+
+
+def _proof_tokens(settings: Mapping[str, Any]) -> int:
+    """Enough that a window of attention is left behind, where the network has one."""
+    names = ("sliding_window", "local_attention", "attention_window")
+    found = [settings.get(name) for name in names]
+    windows = [max(each) if isinstance(each, list) else each for each in found if each]
+    blocks = settings.get("block_size") or 0  # BigBird's: below so many tokens it attends to all
+    windows.append((5 + 2 * (settings.get("num_random_blocks") or 0)) * blocks)
+    return max(LONG, *(window + 8 for window in windows if window <= _LONGEST_PROOF))

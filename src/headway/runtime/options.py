@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from headway.core import Compose, CostTable, Firing, Order, Policy
 from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
 from headway.core.policy import choice, read_buckets
 from headway.errors import ConfigError, nearest
+from headway.runtime.calling.company import DependentRows
 from headway.runtime.events import Observer
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class BatcherOptions:
     compose: Literal["auto", "dp", "buckets", "sort", "fifo", "packed"] = "auto"
     buckets: Sequence[int] | str = "pow2"
     pad_sizes: Sequence[int] = ()
+    dependent_rows: DependentRows = "alone"
     workers: int = _DEFAULTS.workers
     tenants: Mapping[str, float] | None = None
     batch_sizes: Sequence[int] = ()
@@ -81,6 +83,11 @@ class BatcherOptions:
             )
         if self.max_reruns < 0:
             raise ConfigError("must be at least 0", field="max_reruns")
+        if self.dependent_rows not in get_args(DependentRows):
+            choices = ", ".join(map(repr, get_args(DependentRows)))
+            raise ConfigError(
+                f"{self.dependent_rows!r:.40} is not one of {choices}", field="dependent_rows"
+            )
         for name in ("pad_sizes", "batch_sizes", "observers", "pin"):
             _check_list(name, getattr(self, name), "[…]")
         if not isinstance(self.buckets, str):

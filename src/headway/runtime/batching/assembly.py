@@ -141,7 +141,7 @@ class BatcherParts:
             await self._wait_stopped()
             raise
         try:
-            await self.warm_up.try_padding()
+            await self.warm_up.try_out(self._options.dependent_rows)
         except BaseException:
             await self.close(0.0)
             raise

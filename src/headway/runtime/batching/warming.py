@@ -1,4 +1,4 @@
-"""Before traffic: time the model on typical batches, see whether it may be padded, limit it."""
+"""Before traffic: time the model on typical batches, see what may share one, limit it."""
 
 import dataclasses
 import logging
@@ -9,10 +9,12 @@ from headway.core import CostTable, Scheduler, probe_order
 from headway.errors import ConfigError, NotReady
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs
+from headway.runtime.calling.company import DependentRows
 from headway.runtime.calling.inputs import InputReader
 from headway.runtime.calling.runner import TensorRunner
+from headway.runtime.calling.whole import WholeRunner
 from headway.runtime.events import PaddingRevoked
-from headway.runtime.jobs.probing import ProbeWatcher, probe, try_padding
+from headway.runtime.jobs.probing import ProbeWatcher, Trial, probe
 
 _log = logging.getLogger(__name__)
 
@@ -75,20 +77,56 @@ class WarmUp:
             self._maker.policy = policy
             self._decider.adopt(Scheduler(policy))
 
-    async def try_padding(self) -> None:
-        """No caller knows this batcher yet: its model may be tried."""
+    async def try_out(self, dependent_rows: DependentRows) -> None:
+        """No caller knows this batcher yet: its model may be tried, and is told apart from one
+        whose rows depend on each other. Raises ConfigError."""
         runner, policy = self._maker.runner, self._maker.policy
-        if isinstance(runner, TensorRunner):
-            runner.varying.pad_sizes = policy.pad_sizes
-            if runner.varying.candidates:
-                runner.varying.revoked = self._tell_revoked
-                await try_padding(
-                    self._decider.start_probe,
-                    runner,
-                    self._decider.shell.current_loop().clock,
-                    policy.batch_sizes,
-                    policy.max_batch_size,
-                )
+        if not isinstance(runner, TensorRunner) or isinstance(runner, WholeRunner):
+            return
+        trial = Trial(
+            self._decider.start_probe,
+            runner,
+            self._decider.shell.current_loop().clock,
+            policy.batch_sizes,
+            policy.max_batch_size,
+        )
+        is_tried = runner.may_rerun and dependent_rows != "batch" and policy.max_batch_size > 1
+        if is_tried and await self._try_company(trial, runner, dependent_rows):
+            return
+        runner.varying.pad_sizes = policy.pad_sizes
+        if runner.varying.candidates:
+            runner.varying.revoked = self._tell_revoked
+            await trial.padding()
+
+    async def _try_company(
+        self, trial: Trial, runner: TensorRunner, dependent_rows: DependentRows
+    ) -> bool:
+        """Do its rows depend on each other?"""
+        policy, company = self._maker.policy, runner.company
+        company.max_rows, company.row_counts = policy.max_batch_size, policy.batch_sizes
+        company.revoked = self._tell_alone
+        outputs = await trial.company() if runner.knows_inputs else None
+        if outputs is None:
+            company.watch()
+            return False
+        if outputs and dependent_rows == "refuse":
+            raise ConfigError(f"{self._name}: {_dependent(outputs)}", field="dependent_rows")
+        if outputs:
+            company.revoke(outputs)
+            with self._decider.shell.lock:
+                policy = dataclasses.replace(policy, max_batch_size=1, batch_sizes=())
+                self._maker.policy = policy
+                self._decider.adopt(Scheduler(policy))
+        return bool(outputs)
+
+    def _tell_alone(self, outputs: Sequence[str]) -> None:
+        """In a worker's thread, perhaps."""
+        _log.warning(
+            "%s: %s. Each request runs alone from now on, its own rows in one call. "
+            "dependent_rows = 'refuse' refuses such a model, 'batch' batches it all the same",
+            self._name,
+            _dependent(outputs),
+        )
 
     def _tell_revoked(self, outputs: str) -> None:
         """In a worker's thread."""
@@ -100,3 +138,7 @@ class WarmUp:
             outputs,
         )
         self._decider.report(PaddingRevoked(self._name, outputs))
+
+
+def _dependent(outputs: Sequence[str]) -> str:
+    return f"its rows depend on each other: in company a row has another {', '.join(outputs)}"

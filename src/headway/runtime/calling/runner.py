@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import Tensor, TensorModel, holds_results, overrides
+from headway.runtime.calling.company import Company
 from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
 
@@ -45,12 +46,16 @@ class Runner(Protocol):
         ...
 
     def to_compare(self, values: list[Value]) -> "tuple[int, Value] | None":
-        """Of a batch that has run: one item's place and first row, where it is time to check
-        whether that row has the same answer alone."""
+        """Of a batch that has run: an item's place, and the item or a row of it, where it is time
+        to check whether that has the same answer alone."""
         ...
 
-    def confirm(self, alone: Any, batched: Any) -> bool:
-        """Has it? False: it was padded, and no item is from now on."""
+    def differing(self, alone: Any, batched: Any) -> list[str]:
+        """The outputs that are not the same."""
+        ...
+
+    def revoke(self, outputs: list[str]) -> None:
+        """Company has changed these: what was shared with it is not from now on."""
         ...
 
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
@@ -72,8 +77,11 @@ class _Caller:
     def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
         return None
 
-    def confirm(self, alone: Any, batched: Any) -> bool:
-        return True
+    def differing(self, alone: Any, batched: Any) -> list[str]:
+        return []
+
+    def revoke(self, outputs: list[str]) -> None:
+        raise AssertionError("only arrays are compared")
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
         same = copy.copy(self)
@@ -179,8 +187,10 @@ class TensorRunner(_Caller):
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
         self._outputs = {tensor.name for tensor in model.outputs}
         self.varying = Varying.of(model)
+        self.company = Company(model)
         self.checks_inputs = overrides(model, "check_inputs")
         self._check_inputs = model.check_inputs
+        self.knows_inputs = bool(self._inputs)
         # Nothing varies but the rows: values that pass the checks may share any batch. Else a
         # row costs by its elements.
         self.is_uniform = bool(self._inputs) and not any(
@@ -199,16 +209,20 @@ class TensorRunner(_Caller):
             self._check(name, array)
         if self.checks_inputs:
             self._check_inputs(value)
+        [count] = rows
+        if self.company.is_alone:
+            self.company.check_rows(count)
+            return 1, sum(array.size for array in value.values()), None
         if self.is_uniform:
-            return rows.pop(), 0, None
+            return count, 0, None
         length = self._length(value)
         if length is not None:
-            return rows.pop(), length, self._partition_but_length(value)
+            return count, length, self._partition_but_length(value)
         partition = tuple(
             (name, array.dtype.str, array.shape[1:]) for name, array in sorted(value.items())
         )
         size = sum(math.prod(shape) for _, _, shape in partition)
-        return rows.pop(), size, partition
+        return count, size, partition
 
     def plain(self, value: Value) -> Value:
         """Without subclasses of arrays: their methods are foreign code, and one of them would
@@ -252,7 +266,14 @@ class TensorRunner(_Caller):
         }
 
     def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
-        if not self.may_rerun or not self.varying.is_due():
+        if not self.may_rerun or self.company.is_alone:
+            return None
+        if self.company.is_watched:
+            if len(values) == 1:
+                return None
+            place = self.company.look(len(values))
+            return place, values[place]
+        if not self.varying.is_due():
             return None
         full = self._full_length(values)
         padded = [
@@ -260,13 +281,24 @@ class TensorRunner(_Caller):
             for place, value in enumerate(values)
             if full is not None and self._length(value) != full
         ]
-        place = self.varying.choose(padded)
-        return None if place is None else (place, self.cut(values[place], 0, 1))
+        chosen = self.varying.choose(padded)
+        return None if chosen is None else (chosen, self.cut(values[chosen], 0, 1))
 
-    def confirm(self, alone: Any, batched: Any) -> bool:
-        return self.varying.confirm(alone, self.cut(batched, 0, 1))
+    def differing(self, alone: Any, batched: Any) -> list[str]:
+        if self.company.is_watched:
+            return self.company.differing(alone, batched)
+        return self.varying.differing(alone, self.cut(batched, 0, 1))
+
+    def revoke(self, outputs: list[str]) -> None:
+        padding = self.varying.padding
+        if padding is not None and padding.is_judged and not self.company.is_watched:
+            self.varying.revoke(outputs)
+        else:
+            self.company.revoke(outputs)
 
     def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        if self.company.is_alone:
+            return [self._whole_answer(self._predict(self._own(value))) for value in values]
         if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
             results: list[Any] = [None] * len(values)
             for places in groups:
@@ -278,6 +310,8 @@ class TensorRunner(_Caller):
         return self._split(own_outputs(outputs) if self._is_here else outputs, values)
 
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        if self.company.is_alone:
+            return [self._whole_answer(await self._awaited(self._own(value))) for value in values]
         if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
             results: list[Any] = [None] * len(values)
             for places in groups:
@@ -285,11 +319,25 @@ class TensorRunner(_Caller):
                 rows = _rows_of(some, values, padded_rows)
                 _put(results, places, await self.predict_async(some, rows))
             return results
-        outputs: Any = self._predict(self._concatenated(values, padded_rows))
-        if isinstance(outputs, Awaitable):
-            outputs = await outputs
+        outputs = await self._awaited(self._concatenated(values, padded_rows))
         self._check_outputs(outputs, padded_rows)
         return self._split(own_outputs(outputs) if self._is_here else outputs, values)
+
+    async def _awaited(self, batch: Any) -> Any:
+        outputs = self._predict(batch)
+        return await outputs if isinstance(outputs, Awaitable) else outputs
+
+    # ---- one request a run
+
+    def _own(self, value: Value) -> Value:
+        if not (self._writes_inputs and self._is_here):
+            return dict(value)
+        return {name: own(array) for name, array in value.items()}
+
+    def _whole_answer(self, outputs: Any) -> Any:
+        self._check_names_of(outputs)
+        arrays = {name: self._numpy.asarray(array) for name, array in outputs.items()}
+        return own_outputs(arrays) if self._is_here else arrays
 
     def _by_shape(self, values: list[Value]) -> list[list[int]]:
         """Places of those that need no padding to share a batch: they were queued together when
@@ -384,16 +432,19 @@ class TensorRunner(_Caller):
         return {name: padding.cut_back(name, array, length, full) for name, array in result.items()}
 
     def _check_outputs(self, outputs: Any, rows: int) -> None:
-        if not isinstance(outputs, Mapping) or not outputs:
-            raise BrokenContract(
-                f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
-            )
+        self._check_names_of(outputs)
         for name, array in outputs.items():
             if not getattr(array, "ndim", 0) or len(array) != rows:
                 raise BrokenContract(
                     f"{self.name} returned {name!r} with shape {list(getattr(array, 'shape', ()))} "
                     f"for {rows} rows"
                 )
+
+    def _check_names_of(self, outputs: Any) -> None:
+        if not isinstance(outputs, Mapping) or not outputs:
+            raise BrokenContract(
+                f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
+            )
         if self._outputs and self._outputs != outputs.keys():
             raise BrokenContract(
                 f"{self.name} returned outputs {sorted(outputs)}, not {sorted(self._outputs)}"

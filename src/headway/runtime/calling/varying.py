@@ -8,20 +8,23 @@ it serves, padded answers are compared with those of the same rows alone, now an
 differ, padding ends.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headway.model import Tensor, TensorModel
+from headway.runtime.calling.samples import (
+    Attempt,
+    Samples,
+    all_agree,
+    are_finite,
+    deciding,
+    differing,
+    is_mask,
+)
 
-_MASK = re.compile(r"(^|_)mask$")
-_MASK_TYPES = frozenset(["bool", "int8", "int32", "int64", "float32"])
 SHORT, LONG = 5, 9  # of the samples: no power of two, no multiples of each other
-_TOLERANCE = {2: 2e-2}  # of the largest value, by the bytes of a number …
-_USUAL_TOLERANCE = 1e-3  # … of which half precision has few
-
-_SERVING_SLACK = 10  # times that, while it serves: other lengths, other kernels
+_SERVING_SLACK = 10.0  # times the usual tolerance, while it serves: other lengths, other kernels
 _CONTENTS = 4  # of samples: indices that are all 0, all 1, and two at random
 _EVERY = 128  # padded batches between two looks; at first more often
 
@@ -87,24 +90,13 @@ class Varying:
         and 1, which every table has; the mask says what is real."""
         import numpy
 
-        rng = numpy.random.default_rng([length, content])
-        row = {}
-        for name, tensor in self._dtypes.items():
-            shape = [1, *(length if axis == -1 else axis for axis in tensor.shape[1:])]
-            dtype, rest = numpy.dtype(tensor.array_dtype), 0
-            if _is_mask(tensor):
-                array = numpy.ones(shape, dtype)
-            elif dtype.kind in "iub":
-                drawn = rng.integers(0, 2, shape)
-                array = (numpy.full(shape, content) if content < 2 else drawn).astype(dtype)
-                rest = fill
-            else:
-                array, rest = rng.standard_normal(shape).astype(dtype), 3 * fill
-            if name in self.candidates and full is not None:
-                beyond = [(0, 0)] * array.ndim
-                beyond[1] = (0, full - length)
-                array = numpy.pad(array, beyond, constant_values=rest)
-            row[name] = array
+        row = Samples(list(self._dtypes.values())).row(content, Attempt(length))
+        for name in self.candidates if full is not None else ():
+            array, tensor = row[name], self._dtypes[name]
+            rest = 0 if is_mask(tensor) else fill if array.dtype.kind in "iub" else 3 * fill
+            beyond = [(0, 0)] * array.ndim
+            beyond[1] = (0, (full or length) - length)
+            row[name] = numpy.pad(array, beyond, constant_values=rest)
         return row
 
     def judge(
@@ -114,14 +106,16 @@ class Varying:
         last of `filled`. Do they agree, and does it matter what they contain? Then pad from now on.
         """
         outputs = _axes(short[0], long[0])
-        if outputs is None or all(_all_agree(short[0], other) for other in short[1:]):
+        if outputs is None or all(all_agree(short[0], other) for other in short[1:]):
+            return False
+        if not are_finite([*short, *long]):
             return False
         padding = Padding(dict.fromkeys(self.candidates, 0), outputs, is_judged=True)
         for batched in filled:
             length = LONG if batched is filled[-1] else SHORT
             for alone, row in zip(long if length == LONG else short, batched, strict=True):
                 cut = {n: padding.cut_back(n, row[n], length, LONG) for n in row}
-                if not _all_agree(alone, cut):
+                if not all_agree(alone, cut):
                     return False
         self.padding = padding
         return True
@@ -140,21 +134,15 @@ class Varying:
         self._is_pending = not padded
         return padded[self._batches % len(padded)] if padded else None
 
-    def confirm(self, alone: Arrays, padded: Arrays) -> bool:
-        """The same row twice. False: it must not be padded, and is not from now on.
+    def differing(self, alone: Arrays, padded: Arrays) -> list[str]:
+        """The same row twice: the outputs that are not the same."""
+        return differing(deciding(alone), padded, slack=_SERVING_SLACK)
 
-        Where there are numbers, they decide: a class may be another where two are as good as equal.
-        """
-        numbers = [name for name in alone if getattr(alone[name].dtype, "kind", "") == "f"]
-        differ = [
-            name
-            for name in numbers or alone
-            if name not in padded or not _agree(alone[name], padded[name], while_serving=True)
-        ]
-        if differ and self.padding is not None:
+    def revoke(self, outputs: Sequence[str]) -> None:
+        """No item is padded from now on."""
+        if self.padding is not None:
             self.padding, self.is_revoked = None, True
-            self.revoked(", ".join(differ))
-        return not differ
+            self.revoked(", ".join(outputs))
 
 
 def _axes(short: Arrays, long: Arrays) -> dict[str, tuple[int, ...]] | None:
@@ -185,34 +173,4 @@ def _candidates(inputs: Sequence[Tensor]) -> tuple[str, ...]:
         return ()
     if any(tensor.dtype == "object" for tensor in inputs):
         return ()
-    return tuple(tensor.name for tensor in varying) if any(map(_is_mask, varying)) else ()
-
-
-def _is_mask(tensor: Tensor) -> bool:
-    is_named = _MASK.search(tensor.name.lower()) is not None
-    return is_named and len(tensor.shape) == 2 and tensor.dtype in _MASK_TYPES
-
-
-def _all_agree(one: Arrays, other: Arrays) -> bool:
-    return all(_agree(array, other[name]) for name, array in one.items())
-
-
-def _agree(alone: Any, batched: Any, *, while_serving: bool = False) -> bool:
-    import numpy
-
-    if alone.shape != batched.shape or alone.dtype != batched.dtype:
-        return False
-    if alone.dtype.kind != "f":
-        return bool((alone == batched).all())
-    tolerance = _TOLERANCE.get(alone.dtype.itemsize, _USUAL_TOLERANCE)
-    is_finite = numpy.isfinite(alone)
-    if while_serving:  # callers' numbers may be such
-        tolerance *= _SERVING_SLACK
-        if not numpy.array_equal(alone[~is_finite], batched[~is_finite], equal_nan=True):
-            return False
-    elif not is_finite.all():
-        return False
-    one = alone[is_finite].astype(numpy.float64)
-    error = numpy.abs(one - batched[is_finite].astype(numpy.float64))
-    scale = float(numpy.abs(one).max(initial=0.0)) or 1.0
-    return float(error.max(initial=0.0)) <= tolerance * scale
+    return tuple(tensor.name for tensor in varying) if any(map(is_mask, varying)) else ()

@@ -1,12 +1,10 @@
 """How a model without a batch axis is called: with one request's arrays, as they came."""
 
-from collections.abc import Awaitable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
 
 from headway.errors import InvalidInput
 from headway.model import Tensor, TensorModel
-from headway.runtime.calling.owning import own, own_outputs
-from headway.runtime.calling.runner import BrokenContract, TensorRunner, Value
+from headway.runtime.calling.runner import TensorRunner, Value
 from headway.runtime.calling.varying import Varying
 
 
@@ -16,6 +14,7 @@ class WholeRunner(TensorRunner):
     def __init__(self, model: TensorModel, *, name: str) -> None:
         super().__init__(model, name=name)
         self.varying = Varying()
+        self.company.is_alone = True
         self.is_uniform = False
 
     def shape(self, value: Value) -> tuple[int, int, Hashable]:
@@ -31,40 +30,8 @@ class WholeRunner(TensorRunner):
     def cut(self, value: Value, start: int, stop: int) -> Value:
         raise AssertionError("a request without rows is never cut")
 
-    def join(self, results: list[Any]) -> Any:
+    def join(self, results: list[Value]) -> Value:
         raise AssertionError("a request without rows is never joined")
-
-    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
-        return None
-
-    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
-        return [self._answer(self._predict(self._own(value))) for value in values]
-
-    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
-        results = []
-        for value in values:
-            outputs: Any = self._predict(self._own(value))
-            if isinstance(outputs, Awaitable):
-                outputs = await outputs
-            results.append(self._answer(outputs))
-        return results
-
-    def _own(self, value: Value) -> Value:
-        if not (self._writes_inputs and self._is_here):
-            return dict(value)
-        return {name: own(array) for name, array in value.items()}
-
-    def _answer(self, outputs: Any) -> Any:
-        if not isinstance(outputs, Mapping) or not outputs:
-            raise BrokenContract(
-                f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
-            )
-        if self._outputs and self._outputs != outputs.keys():
-            raise BrokenContract(
-                f"{self.name} returned outputs {sorted(outputs)}, not {sorted(self._outputs)}"
-            )
-        arrays = {name: self._numpy.asarray(array) for name, array in outputs.items()}
-        return own_outputs(arrays) if self._is_here else arrays
 
     def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
         wanted = tensor.shape

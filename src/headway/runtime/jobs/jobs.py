@@ -166,27 +166,37 @@ class PredictJob(BatchJob):
             self._done(self)
 
     def _compare(self, values: list[Any], place: int, row: Any) -> None:
-        """Run this row alone: does padding change its answer? Then no item is padded."""
+        """Run this one alone: does company change its answer? Then what was shared no longer is."""
         try:
-            [alone] = self._runner.predict([row], self._one_row)
+            [alone] = self._runner.predict([row], self._rows_alone(row))
+            differ = self._runner.differing(alone, self.results[place])
+            if not differ:
+                return
+            [again] = self._runner.predict([row], self._rows_alone(row))
         except WorkerLost:
             raise
         except Exception:  # noqa: BLE001  alone it fails: that tells nothing of its neighbours
             return
-        if not self._runner.confirm(alone, self.results[place]):
+        if not self._runner.differing(alone, again):  # else it never answers twice alike
+            self._runner.revoke(differ)
             self.results = self._runner.predict(values, self.batch.padded_rows)
 
     async def _compare_async(self, values: list[Any], place: int, row: Any) -> None:
         try:
-            [alone] = await self._runner.predict_async([row], self._one_row)
+            [alone] = await self._runner.predict_async([row], self._rows_alone(row))
+            differ = self._runner.differing(alone, self.results[place])
+            if not differ:
+                return
+            [again] = await self._runner.predict_async([row], self._rows_alone(row))
         except Exception:  # noqa: BLE001  as above
             return
-        if not self._runner.confirm(alone, self.results[place]):
+        if not self._runner.differing(alone, again):
+            self._runner.revoke(differ)
             self.results = await self._runner.predict_async(values, self.batch.padded_rows)
 
-    @property
-    def _one_row(self) -> int:
-        return self._batch_sizes[0] if self._batch_sizes else 1
+    def _rows_alone(self, value: Any) -> int:
+        rows = self._runner.shape(value)[0]
+        return next((size for size in self._batch_sizes if size >= rows), rows)
 
     def _reruns(self, error: BaseException) -> Reruns:
         return self._start_reruns(

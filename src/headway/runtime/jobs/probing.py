@@ -9,7 +9,10 @@ from typing import Any, Protocol
 
 from headway.core import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
+from headway.runtime.calling.company import JUDGED, NEIGHBOURS
+from headway.runtime.calling.faults import is_out_of_memory
 from headway.runtime.calling.runner import Runner, TensorRunner
+from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT
 from headway.runtime.jobs.jobs import Job, raise_if_cancelled
 from headway.runtime.jobs.rerunning import model_failed
@@ -118,39 +121,87 @@ async def probe(
     )
 
 
-async def try_padding(
-    start: Callable[[Job], None],  # on a worker
-    runner: TensorRunner,
-    clock: Callable[[], float],
-    batch_sizes: Sequence[int],
-    max_rows: int,
-) -> bool:
-    """Does padding change what the model answers? It is padded from now on if not."""
+class Trial:
+    """Runs made-up rows before traffic: does company change what the model answers?"""
 
-    async def answers(values: list[Any]) -> list[Any]:
+    def __init__(
+        self,
+        start: Callable[[Job], None],  # on a worker
+        runner: TensorRunner,
+        clock: Callable[[], float],
+        batch_sizes: Sequence[int],
+        max_rows: int,
+    ) -> None:
+        self._start = start
+        self._runner = runner
+        self._clock = clock
+        self._batch_sizes = batch_sizes
+        self._max_rows = max_rows
+
+    async def company(self) -> Sequence[str] | None:
+        """The outputs of a row that change with its neighbours; None: it could not be tried."""
+        company, rows = self._runner.company, self._runner.company.samples.row
+        for attempt in ATTEMPTS:
+            judged = [rows(content, attempt) for content in JUDGED]
+            try:
+                apart = [(await self._together([row]))[0] for row in judged]
+            except ModelFailed:  # of our rows, not of a request
+                continue
+            try:
+                together = [
+                    await self._beside(judged, rows(content, attempt)) for content in NEIGHBOURS
+                ]
+                found = company.judge(apart, together)
+                if found and not company.is_steady(
+                    together[-1], await self._beside(judged, rows(NEIGHBOURS[-1], attempt))
+                ):
+                    return None  # it never answers twice alike
+            except ModelFailed as error:  # it takes one row at a time, or so few
+                return None if is_out_of_memory(error) else sorted(apart[0])
+            return found
+        return None
+
+    async def _beside(self, judged: Sequence[Any], neighbour: Any) -> list[Any]:
+        """Both rows, each with the neighbour, and all three together where they fit."""
+        first, last = judged
+        if self._max_rows > 2:
+            answers = await self._together([first, neighbour, last])
+            return [answers[0], answers[-1]]
+        return [
+            (await self._together([first, neighbour]))[0],
+            (await self._together([neighbour, last]))[1],
+        ]
+
+    async def padding(self) -> bool:
+        """Does padding change what the model answers? It is padded from now on if not."""
+        varying, contents = self._runner.varying, self._runner.varying.contents()
+        short = [varying.sample(SHORT, each) for each in contents]
+        long = [varying.sample(LONG, each) for each in contents]
+        filled = [
+            varying.sample(SHORT, each, full=LONG, fill=fill)
+            for fill in (0, 1)
+            for each in contents
+        ]
+        try:
+            apart = await self._answers(short), await self._answers(long)
+            together = await self._answers([*filled, *long])
+        except ModelFailed:  # the model is not padded, that is all
+            return False
+        count = len(contents)
+        return varying.judge(*apart, [together[at : at + count] for at in (0, count, 2 * count)])
+
+    async def _answers(self, values: list[Any]) -> list[Any]:
         found: list[Any] = []
-        for first in range(0, len(values), max_rows):
-            some = values[first : first + max_rows]
-            rows = next((size for size in batch_sizes if size >= len(some)), len(some))
-            job = Probe(runner, some, rows, clock)
-            start(job)
-            await job.seconds
-            found += job.results
+        for first in range(0, len(values), self._max_rows):
+            found += await self._together(values[first : first + self._max_rows])
         return found
 
-    varying, contents = runner.varying, runner.varying.contents()
-    short = [varying.sample(SHORT, each) for each in contents]
-    long = [varying.sample(LONG, each) for each in contents]
-    filled = [
-        varying.sample(SHORT, each, full=LONG, fill=fill) for fill in (0, 1) for each in contents
-    ]
-    try:
-        apart = await answers(short), await answers(long)
-        together = await answers([*filled, *long])
-    except ModelFailed:  # of our samples, not of a request: the model is not padded, that is all
-        return False
-    count = len(contents)
-    return varying.judge(*apart, [together[at : at + count] for at in (0, count, 2 * count)])
+    async def _together(self, values: list[Any]) -> list[Any]:
+        rows = next((size for size in self._batch_sizes if size >= len(values)), len(values))
+        job = Probe(self._runner, values, rows, self._clock)
+        self._start(job)
+        await job.seconds
+        return job.results
 
 
 class _Probes:
