@@ -2,20 +2,16 @@
 
 import argparse
 import collections
-import faulthandler
 import importlib
 import multiprocessing
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
-from benchmarks.exactness.cases import Case, Verdict, is_right, verdict_of
+from benchmarks.exactness.cases import Case, Verdict, is_right, verdict_by_name
 
 # A module each, with `cases() -> list[Case]`.
 GROUPS = ("decoders", "gguf", "texts", "encoders", "arrays")
-_LIMIT_S = 120.0  # of a case: then its process ends
 
 
 def main() -> int:
@@ -71,22 +67,9 @@ def _run(group: str, cases: list[Case], processes: int) -> list[Verdict]:
 def _together(group: str, names: list[str], processes: int) -> dict[str, Verdict]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, max_tasks_per_child=40) as pool:
-        running = {name: pool.submit(_one, group, name) for name in names}
+        running = {name: pool.submit(verdict_by_name, group, name) for name in names}
         ended = {name: each for name, each in running.items() if not each.exception()}
     return {name: each.result() for name, each in ended.items()}
-
-
-def _one(group: str, name: str) -> Verdict:
-    case = next(
-        case
-        for case in importlib.import_module(f"benchmarks.exactness.{group}").cases()
-        if case.name == name
-    )
-    faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
-    with tempfile.TemporaryDirectory() as folder:
-        verdict = verdict_of(case, Path(folder))
-    faulthandler.cancel_dump_traceback_later()
-    return verdict
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """What a case is, and how its verdict is found: exact, refused by name, wrong, or a crash."""
 
+import faulthandler
+import importlib
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from headway.errors import HeadwayError
 
+_LIMIT_S = 120.0  # of a case
 Outcome = Literal["exact", "refused", "wrong", "crash"]
 
 
@@ -33,6 +37,17 @@ class Case:
     expected: Literal["exact", "refused", "either"] = "either"
     refusal: str = ""  # words that a refusal must contain: what is refused, by its name
     is_short: bool = False  # runs in the short form, too
+
+
+def verdict_by_name(group: str, name: str) -> Verdict:
+    """In a process of its own, which ends where the case takes too long."""
+    cases: list[Case] = importlib.import_module(f"benchmarks.exactness.{group}").cases()
+    case = next(each for each in cases if each.name == name)
+    faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = verdict_of(case, Path(folder))
+    faulthandler.cancel_dump_traceback_later()
+    return verdict
 
 
 def verdict_of(case: Case, folder: Path) -> Verdict:

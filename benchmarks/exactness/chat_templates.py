@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Chat templates in the shapes that models are published with, shortened."""
 
 TEMPLATES = {

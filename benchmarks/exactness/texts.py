@@ -1,5 +1,5 @@
-"""Chat templates and tokenizers: the ids that transformers gives; and callers' texts that spell control
-tokens, which are never any."""
+"""Chat templates and tokenizers: the ids that transformers gives; and callers' texts that spell
+control tokens, which are never any."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +90,7 @@ def _templates(folder: Path, *, template: str, kind: str) -> Verdict:
 def _compared(folder: Path) -> Verdict:
     from transformers import AutoTokenizer
 
-    reference, text = AutoTokenizer.from_pretrained(folder), ChatText(folder)
+    text, reference = ChatText(folder), AutoTokenizer.from_pretrained(folder)
     rendered = 0
     for chat in _CHATS:
         for prompts in (True, False):
@@ -293,7 +293,7 @@ def _folders() -> list[Case]:
         case("a template that cannot be read", lambda at: sound(at, "{% for %}"), "chat template"),
         case(
             "a control token that nobody can be traced to have written",
-            lambda at: _refuses(sound(at, "{{ '<|%s|>' | format('user') }}")),
+            lambda at: _refuses(sound(at, "{{ '<|%s|>' | format(messages[0].role) }}")),
             "<|user|>",
         ),
     ]

@@ -1,6 +1,7 @@
 """A served model's text side, off the event loop: prompts to tokens, tokens to what they spell."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial

@@ -110,6 +110,9 @@ class _TextPieces:
         self._held: list[int] = []  # perhaps the beginning of a character
 
     def step(self, token: int) -> str:
+        added = self._spelling.added.get(token)
+        if added is not None and added.special:
+            return ""
         byte = self._spelling.byte_of(token)
         if byte is not None:
             text = self._shown(self._held) + self._decoder.decode(byte)
@@ -120,7 +123,7 @@ class _TextPieces:
         text = self._shown(self._held)
         if text.endswith(_NO_CHARACTER) and len(self._held) < _LONGEST_CHARACTER:
             return rest
-        self._before, self._held = self._held if text else self._before, []
+        self._before, self._held = self._held, []
         return rest + text
 
     def _shown(self, tokens: list[int]) -> str:

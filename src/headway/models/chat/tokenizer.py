@@ -128,6 +128,8 @@ class _Shielded:
         parts, place = [], 0
         for start, end, id_ in own:
             spelled = text[start:end]
+            if id_ not in self._counted and self._contents[id_] not in spelled:
+                continue  # an unknown character stays what it is
             content = self._contents[id_] if self._contents[id_] in spelled else spelled.strip()
             at = start + spelled.find(content)
             parts += [text[place:at], self._name(id_)]
