@@ -12,6 +12,7 @@ from benchmarks.exactness.cases import Case, Verdict, is_right, verdict_by_name
 
 # A module each, with `cases() -> list[Case]`.
 GROUPS = ("decoders", "gguf", "texts", "encoders", "arrays")
+_CASES = 50  # of a process
 
 
 def main() -> int:
@@ -57,19 +58,20 @@ def _cases(group: str, *, is_short: bool, name: str | None) -> list[Case]:
 def _run(group: str, cases: list[Case], processes: int) -> list[Verdict]:
     """In processes of their own, some cases each: what a library leaves behind ends with them."""
     names = [case.name for case in cases]
-    found = _together(group, names, processes)
+    found: dict[str, Verdict] = {}
+    for first in range(0, len(names), _CASES * processes):
+        found |= _together(group, names[first : first + _CASES * processes], processes)
     for name in names:  # a process that died took its neighbours' cases with it: each by itself
         if name not in found:
-            found[name] = _together(group, [name], 1).get(name, Verdict("crash", "it died"))
+            found |= {name: Verdict("crash", "its process died"), **_together(group, [name], 1)}
     return [found[name] for name in names]
 
 
 def _together(group: str, names: list[str], processes: int) -> dict[str, Verdict]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, max_tasks_per_child=40) as pool:
+    with ProcessPoolExecutor(processes, context) as pool:
         running = {name: pool.submit(verdict_by_name, group, name) for name in names}
-        ended = {name: each for name, each in running.items() if not each.exception()}
-    return {name: each.result() for name, each in ended.items()}
+        return {name: each.result() for name, each in running.items() if not each.exception()}
 
 
 if __name__ == "__main__":
