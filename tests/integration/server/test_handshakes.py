@@ -133,7 +133,7 @@ def test_grpc_has_the_same_limit(on_loop: Any, tmp_path: Path) -> None:
     async def scenario() -> None:
         config = secure(tmp_path, max_handshakes=2)
         certificates = certificates_of(config)
-        server = H2Server(config, limit_bytes=1000, tls=lambda: certificates.context("h2"))
+        server = H2Server({}, config, limit_bytes=1000, tls=lambda: certificates.context("h2"))
         port = await server.start("127.0.0.1", 0)
         try:
             idlers = [await silent(port) for _ in range(4)]
