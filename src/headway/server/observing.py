@@ -3,9 +3,8 @@
 What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
 """
 
-import functools
 import importlib.metadata
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headway.config import ServerConfig
@@ -21,7 +20,7 @@ from headway.runtime.batcher import Batcher
 from headway.server.api.metrics import MetricsPage
 from headway.server.app import App, AppWrapper, Handle
 from headway.server.errors import status_of
-from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, Sink, StreamResponse
+from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
@@ -164,67 +163,24 @@ def _traced(app: App, tracing: "Tracing") -> Layer:
 
 
 async def _ended(handle: Handle, request: Request, end: Callable[[int, str], None]) -> Answer:
-    """Have `end` told the status and the error's word, once, when the last byte is ready: of a
-    stream that is its end; of a client that left, 499."""
+    """Call `end(status, code)` once, after the last byte. Status 499 if the client disconnected."""
     try:
         answer = await handle(request)
     except BaseException:  # `handle` answers every error: it was cancelled
         end(logs.CANCELLED, "cancelled")
         raise
     if isinstance(answer, StreamResponse):
-        answer.chunks = _EndedChunks(answer, end)
+        status = answer.status
+        answer.on_end.append(lambda error: end(*_outcome(status, error)))
     else:
         end(answer.status, answer.code if isinstance(answer, Refusal) else "")
     return answer
 
 
-class _EndedChunks:
-    """A stream's chunks. `end` is told how the stream ended: with its last chunk, or when the
-    chunks are closed before it."""
-
-    def __init__(self, answer: StreamResponse, end: Callable[[int, str], None]) -> None:
-        self._answer = answer
-        self._chunks = answer.chunks
-        self._end: Callable[[int, str], None] | None = end
-        self._outcome = (logs.CANCELLED, "cancelled")
-        pump = getattr(self._chunks, "pump", None)
-        if pump is not None:  # a stream that is observed goes the same way
-            self.pump = functools.partial(self._pump, pump)
-
-    def __aiter__(self) -> "_EndedChunks":
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            return await anext(self._chunks)
-        except StopAsyncIteration:
-            await self._finish(self._answer.status, "")
-            raise
-        except Exception as error:
-            await self._fail(error)
-            raise
-
-    async def _pump(self, pump: Callable[[Sink], Awaitable[None]], sink: Sink) -> None:
-        try:
-            await pump(sink)
-        except Exception as error:
-            await self._fail(error)
-            raise
-        await self._finish(self._answer.status, "")
-
-    async def _fail(self, error: Exception) -> None:
-        await self._finish(status_of(error).http, getattr(error, "code", "internal"))
-
-    async def _finish(self, status: int, code: str) -> None:
-        self._outcome = (status, code)
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        end, self._end = self._end, None
-        try:
-            close = getattr(self._chunks, "aclose", None)
-            if close is not None:
-                await close()
-        finally:
-            if end is not None:
-                end(*self._outcome)
+def _outcome(status: int, error: BaseException | None) -> tuple[int, str]:
+    """Of a stream."""
+    if error is None:
+        return status, ""
+    if not isinstance(error, Exception):
+        return logs.CANCELLED, "cancelled"
+    return status_of(error).http, getattr(error, "code", "internal")

@@ -89,18 +89,24 @@ class AsgiApp:
         if isinstance(answer, Response):
             await _send_answer(request, answer, send)
             return
-        chunks = answer.chunks
+        try:
+            await self._answer_stream(request, answer, send)
+        except BaseException as error:
+            answer.end(error)
+            raise
+        answer.end(None)
+
+    async def _answer_stream(self, request: Request, answer: StreamResponse, send: Send) -> None:
         try:
             try:
-                first = await anext(chunks, None)
+                first = await anext(answer.chunks, None)
             except Exception as error:  # noqa: BLE001 - the stream is the model's code
+                answer.end(error)
                 await _send_answer(request, self._app.answer_error(request, error), send)
                 return
             await _send_stream(request, answer, first, send)
         finally:
-            close = getattr(chunks, "aclose", None)
-            if close is not None:
-                await close()
+            await answer.close()
 
 
 async def _send_answer(request: Request, response: Response, send: Send) -> None:

@@ -107,13 +107,15 @@ class Sink(Protocol):
 
 
 class StreamResponse:
-    """An answer that is written as it comes. Its iterator is closed when the client leaves.
+    """An answer that is written as it comes. Its iterator is closed when the client leaves; then
+    `on_end` is called with None, with what the iterator raised, or with CancelledError where the
+    client has left.
 
     Chunks that can `pump` write into a sink by themselves, from the second part on. `error_of`
-    makes the bytes that end the stream with an error; it stays here when the chunks are wrapped.
+    makes the bytes that end the stream with an error.
     """
 
-    __slots__ = ("chunks", "content_type", "error_of", "headers", "status")
+    __slots__ = ("chunks", "content_type", "error_of", "headers", "on_end", "status")
 
     def __init__(
         self,
@@ -127,6 +129,19 @@ class StreamResponse:
         self.status = status
         self.content_type = content_type
         self.headers = headers
+        self.on_end: list[Callable[[BaseException | None], object]] = []
+
+    def end(self, error: BaseException | None) -> None:
+        """The first time counts."""
+        on_end, self.on_end = self.on_end, []
+        for callback in on_end:
+            callback(error)
+
+    async def close(self) -> None:
+        """Of the iterator what is open."""
+        close = getattr(self.chunks, "aclose", None)
+        if close is not None:
+            await close()
 
 
 Answer: TypeAlias = Response | StreamResponse

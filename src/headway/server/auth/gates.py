@@ -1,7 +1,7 @@
 """The gates before handlers and methods: each wraps one, once, by what that takes of its caller."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from headway.config import ServerConfig
@@ -86,7 +86,7 @@ def _of_caller(access: Access, handler: Handler) -> Handler:
         try:
             answer: Answer = await handler(request, **params)
             if isinstance(answer, StreamResponse):
-                answer.chunks = _CountedChunks(answer.chunks, allowance.end)
+                answer.on_end.append(lambda _: allowance.end())
                 is_over = False
             return answer
         finally:
@@ -94,28 +94,3 @@ def _of_caller(access: Access, handler: Handler) -> Handler:
                 allowance.end()
 
     return counted if access is Access.INFER else checked
-
-
-class _CountedChunks:
-    """A class, because a generator that was never started would never run its `finally`."""
-
-    def __init__(self, chunks: AsyncIterator[bytes], end: Callable[[], None]) -> None:
-        self._chunks = chunks
-        self._end: Callable[[], None] | None = end
-        pump = getattr(chunks, "pump", None)
-        if pump is not None:  # a stream behind a key goes the same way
-            self.pump = pump
-
-    def __aiter__(self) -> "_CountedChunks":
-        return self
-
-    async def __anext__(self) -> bytes:
-        return await anext(self._chunks)
-
-    async def aclose(self) -> None:
-        end, self._end = self._end, None
-        if end is not None:
-            end()
-        close = getattr(self._chunks, "aclose", None)
-        if close is not None:
-            await close()

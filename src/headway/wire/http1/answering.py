@@ -186,21 +186,25 @@ class Answering(Lifetime):
 
     async def _send_stream(self, received: Received, response: StreamResponse) -> None:
         """The head leaves with the first chunk: what fails before it still is a proper error."""
-        chunks = response.chunks
         try:
-            first = await anext(chunks, None)
-            await self._send_chunks(received, response, first)
+            try:
+                first = await anext(response.chunks, None)
+                await self._send_chunks(received, response, first)
+            finally:
+                await response.close()
         except Exception as error:
             # The stream is the model's code.
+            response.end(error)
             if self._is_answering:
                 logger.exception("a stream broke off", extra={"id": received.request.id})
                 self._transport.abort()
             else:
                 self._send(received, self._app.answer_error(received.request, error))
-        finally:
-            close = getattr(chunks, "aclose", None)
-            if close is not None:
-                await close()
+        except BaseException as error:
+            response.end(error)
+            raise
+        else:
+            response.end(None)
 
     async def _send_chunks(
         self, received: Received, response: StreamResponse, chunk: bytes | None
