@@ -22,7 +22,7 @@ import msgspec
 from headway.config import ServerConfig
 from headway.server.app import App
 from headway.server.event_loop import run
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.wire.asgi import AsgiApp
 from headway.wire.http1.server import HttpServer
 from headway.wire.messages import Request, Response

@@ -26,7 +26,7 @@ _LATER = {
     "generation": (
         *("core/generation", "runtime/generation", "runtime/generating.py", "hosting/generation"),
         *("engine", "generator.py", "models/chat", "lab/generation.py", "observe/generation.py"),
-        *("server/api/chat_page", "server/api/adapting.py", "server/api/openai/adapters.py"),
+        *("server/api/chat_page", "server/service/adapting.py", "server/api/openai/adapters.py"),
         *("server/api/openai/answers.py", "server/api/openai/asking.py"),
         *("server/api/openai/chat.py", "server/api/openai/completions.py"),
         *("server/api/openai/events.py", "server/api/openai/forms_of_answers.py"),

@@ -24,9 +24,9 @@ from headway.hosting.registry import Registry
 from headway.observe.metrics import Metrics
 from headway.server.api import metrics
 from headway.server.api.openapi.document import document_of
-from headway.server.inference import Inference
-from headway.server.routes import Route
 from headway.server.run import routes_of
+from headway.server.service.inference import Inference
+from headway.server.service.routes import Route
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/reference/generate.py: change the code, then run it. -->"

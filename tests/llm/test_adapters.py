@@ -21,9 +21,9 @@ from headway.config import KeyConfig
 from headway.errors import ConfigError, Forbidden, UnknownModel
 from headway.hosting.generation.adapter_folder import AdapterFolder
 from headway.hosting.registry import Ask, Registry
-from headway.server.api.v2.asking import ask_from
 from headway.server.auth.keys import KeyRing, new_key
-from headway.server.models import Models
+from headway.server.service.models import Models
+from headway.server.service.options import ask_from
 
 pytestmark = pytest.mark.real_time
 PROMPTS = [tuple(range(10, 10 + length)) for length in (3, 9, 30)]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import InputTooLarge, InvalidInput
-from headway.server.background import AT_ONCE
-from headway.server.json.outline import outline_of
-from headway.server.json.pieces import decode_in_pieces
+from headway.server.bodies.background import AT_ONCE
+from headway.server.bodies.outline import outline_of
+from headway.server.bodies.pieces import decode_in_pieces
 
 _LEAVES = (
     st.none()

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as numpy_strategies
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
 from headway.server.api.v2 import codec
-from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype
-from headway.server.api.v2.requests import InferRequest, check_outputs
-from headway.server.api.v2.tensors import Array, TensorSignature, narrow, widen
+from headway.server.service.dtypes import BF16, BYTES, DATATYPES, Datatype
+from headway.server.service.requests import InferRequest, check_outputs
+from headway.server.service.tensors import Array, TensorSignature, narrow, widen
 
 SHAPES = numpy_strategies.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 JSON_TYPES = [each for each in DATATYPES.values() if each.is_json]

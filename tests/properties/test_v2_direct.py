@@ -11,7 +11,7 @@ from headway import Tensor
 from headway.errors import HeadwayError
 from headway.server.api.v2 import codec
 from headway.server.api.v2.direct import direct_codec
-from headway.server.api.v2.tensors import TensorSignature
+from headway.server.service.tensors import TensorSignature
 
 SIGNATURE = TensorSignature(
     [Tensor("x", "float32", (-1, 2)), Tensor("n", "int8", (-1,)), Tensor("t", "object", (-1, 1))],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headway.config import Config, keys_of
 from headway.core.operating.versions import NOT_CHOSEN
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.openapi.examples import example_of
+from headway.server.service.examples import example_of
 
 if TYPE_CHECKING:
     from headway.server.run import Addresses

@@ -13,10 +13,10 @@ from headway.runtime.calling.threads import whose
 from headway.server.api.openai.unserved import why_unserved
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
-from headway.server.errors import headers_of, param_of, status_of, tell
-from headway.server.own_headers import has_options
-from headway.server.packed_bodies import decompress_body
-from headway.server.routes import Errors, Route
+from headway.server.bodies.own_headers import has_options
+from headway.server.bodies.packed import decompress_body
+from headway.server.service.errors import headers_of, param_of, status_of, tell
+from headway.server.service.routes import Errors, Route
 from headway.wire.application import Rejection
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop

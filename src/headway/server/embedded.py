@@ -13,8 +13,8 @@ from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import weights_of
 from headway.server.garbage import GarbagePauses
-from headway.server.inference import inference_over
 from headway.server.run import VERSION, make_app, make_served, observing_of, regions_of
+from headway.server.service.inference import inference_over
 from headway.wire.body_room import BodyRoom
 
 

@@ -19,7 +19,7 @@ from headway.observe.triton import RequestFigures
 from headway.runtime.batcher import Batcher
 from headway.server.api.metrics import MetricsPage
 from headway.server.app import App, AppWrapper, Handle
-from headway.server.errors import status_of
+from headway.server.service.errors import status_of
 from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, StreamResponse
 
 if TYPE_CHECKING:

@@ -33,19 +33,20 @@ from headway.server.api.openai import (
     rerank,
     tokens,
 )
-from headway.server.api.openai import models as model_list
+from headway.server.api.openai import model_list as model_list
 from headway.server.api.openapi import handlers as openapi
 from headway.server.api.plain import handlers as plain
 from headway.server.api.v2 import handlers as v2
-from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.app import App
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
+from headway.server.cors import CorsApp
 from headway.server.garbage import GarbagePauses
-from headway.server.inference import Inference, inference_over
 from headway.server.observing import Observing
-from headway.server.routes import Family, Route
+from headway.server.service.inference import Inference, inference_over
+from headway.server.service.routes import Family, Route
+from headway.server.service.shared_memory import SharedRegions
 from headway.server.signals import Signals
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.server import HttpServer
@@ -244,7 +245,7 @@ def make_app(
     for row in rows:
         # The direct way goes past the gate: the app checks the key, the call counts.
         app.add(row._replace(handler=gate(row.access, row.handler)))
-    return guard.around(app)
+    return CorsApp(app, config.cors_origins) if config.cors_origins else app
 
 
 def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:

@@ -8,8 +8,7 @@ from urllib.parse import quote
 from headway.wire.application import Application
 from headway.wire.body_room import joined
 from headway.wire.connections import client_of
-from headway.wire.headers import WireHeaders, request_id
-from headway.wire.http1.wire import one_line
+from headway.wire.headers import WireHeaders, one_line, request_id
 from headway.wire.messages import Answer, Headers, Request, Response, StreamResponse
 
 Scope: TypeAlias = MutableMapping[str, Any]

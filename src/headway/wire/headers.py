@@ -45,3 +45,8 @@ def request_id(sent: bytes | None) -> str:
     if sent is not None and _SANE_ID.fullmatch(sent):
         return sent.decode("ascii")
     return f"{_PREFIX}-{next(_numbers):x}"
+
+
+def one_line(text: str) -> bytes:
+    """A value with a line break in it would be a header of its own, chosen by a client."""
+    return text.replace("\r", " ").replace("\n", " ").encode("latin-1", "replace")

@@ -24,8 +24,8 @@ from headway.cli.main import main
 from headway.config import ServerConfig
 from headway.errors import ConfigError
 from headway.hosting.registry import Registry
-from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.run import make_grpc
+from headway.server.service.shared_memory import SharedRegions
 
 grpc = pytest.importorskip("grpc")
 health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")

@@ -14,7 +14,7 @@ from http_client import Client, Reply, run
 from headway.config import ServerConfig
 from headway.server.app import App
 from headway.server.auth.guard import certificates_of
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.wire.http1.server import HttpServer
 from headway.wire.http2.server import H2Server
 from headway.wire.messages import Request, Response

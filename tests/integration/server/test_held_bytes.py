@@ -17,7 +17,7 @@ from headway.hosting.registry import Registry
 from headway.server.app import App
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.server import HttpServer
 from headway.wire.messages import Request, Response

@@ -8,7 +8,7 @@ import pytest
 from http_client import Client, on_both_loops, serving
 from test_http_connection import Probe, happens
 
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.wire.messages import Request, Sink, StreamResponse
 
 H2C = (

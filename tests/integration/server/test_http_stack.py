@@ -14,7 +14,7 @@ from http_client import Client, Reply, serving
 from headway.errors import QueueFull, UnknownModel
 from headway.server.app import App
 from headway.server.event_loop import run
-from headway.server.routes import Errors, Route
+from headway.server.service.routes import Errors, Route
 from headway.wire.asgi import AsgiApp, Message
 from headway.wire.messages import Answer, Request, Response, StreamResponse
 

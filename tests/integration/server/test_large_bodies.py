@@ -22,13 +22,13 @@ import headway
 from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
-from headway.server.api.v2.dtypes import BYTES
-from headway.server.api.v2.json_data import json_pieces
-from headway.server.background import AT_ONCE, background
+from headway.server.bodies.background import AT_ONCE, background
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import large
 from headway.server.grpc.server import GrpcServer
 from headway.server.run import make_app
+from headway.server.service.dtypes import BYTES
+from headway.server.service.json_data import json_pieces
 from headway.wire.messages import Request, Response
 
 pytestmark = pytest.mark.real_time

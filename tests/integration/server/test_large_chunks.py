@@ -18,7 +18,7 @@ from stacks import on_uvicorn
 
 import headway
 from headway.config import ServerConfig
-from headway.server.background import background
+from headway.server.bodies.background import background
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
 from headway.server.run import make_app

@@ -12,17 +12,17 @@ from served_models import Letters, Upper
 from small_server import hosted
 
 from headway.config import KeyConfig, ServerConfig
-from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.auth.keys import new_key
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import SERVICE
 from headway.server.grpc.server import GrpcServer
-from headway.server.inference import inference_over
 from headway.server.observing import Observing
-from headway.server.routes import Route
 from headway.server.run import make_app
+from headway.server.service.inference import inference_over
+from headway.server.service.routes import Route
+from headway.server.service.shared_memory import SharedRegions
 from headway.wire.asgi import AsgiApp
 from headway.wire.http1.server import HttpServer
 

@@ -13,7 +13,7 @@ from http_client import Client, on_both_loops, serving
 from real_server import Server, served
 
 from headway.server.app import App
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response
 
 TOML = """

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from headway.runtime.calling.threads import ThreadPool, whose
-from headway.server import background as module
-from headway.server.background import Background, Steps
+from headway.server.bodies import background as module
+from headway.server.bodies.background import Background, Steps
 
 pytestmark = pytest.mark.real_time
 

@@ -11,8 +11,8 @@ from headway.hosting.registry import Registry
 from headway.model import Tensor
 from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller, KeyRing, new_key
-from headway.server.direct import DirectPath
-from headway.server.inference import Inference
+from headway.server.service.direct import DirectPath
+from headway.server.service.inference import Inference
 
 
 class Model:

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 import headway
-from headway.server.api.openapi.examples import example_of
+from headway.server.service.examples import example_of
 from headway.signature import signature_of
 
 

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from headway.errors import InvalidInput
-from headway.server.errors import param_of
-from headway.server.json.body import decode_fields
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service.errors import param_of
 from headway.wire.messages import Request
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headway.config import ServerConfig
 from headway.server.app import App, Asker
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.testing.virtual_time import run
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.protocol import Connection

@@ -9,7 +9,7 @@ from test_protocol_fuzz import FakeOwner, FakeTransport, direct, echo
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.testing.virtual_time import run
 from headway.wire import round_robin
 from headway.wire.http1.protocol import Connection

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 from headway.hosting.registry import IndexEntry
-from headway.server.api import adapting
 from headway.server.auth.access import Access
-from headway.server.json.body import decode_fields
-from headway.server.models import Models
-from headway.server.routes import Route
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service import adapting
+from headway.server.service.models import Models
+from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response
 
 

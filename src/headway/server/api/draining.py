@@ -5,8 +5,8 @@ import msgspec
 from headway.hosting.registry import Registry
 from headway.server.auth.access import Access
 from headway.server.auth.keys import check_whole_server
-from headway.server.json.body import decode_fields
-from headway.server.routes import Route
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response
 
 

@@ -16,22 +16,22 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput, NotReady
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.kinds import Task, check_does, only_one, task_of
 from headway.server.api.openai.rerank import Reranking
 from headway.server.api.plain.handlers import Plain
-from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
-from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
 from headway.server.auth.access import Access
-from headway.server.inference import Inference
-from headway.server.json.body import (
+from headway.server.bodies.encoding import encode_json
+from headway.server.bodies.json_body import (
     beyond_floats,
     decode_json,
     fields_of,
     in_words,
     mistake_of,
 )
-from headway.server.json.encoding import encode_json
-from headway.server.routes import Route
+from headway.server.service.inference import Inference
+from headway.server.service.kinds import Task, check_does, only_one, task_of
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Route
+from headway.server.service.vectors import MAX_INPUTS, check_ids, shortened, texts_of
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Answer, Request, Response
 

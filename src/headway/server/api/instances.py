@@ -8,13 +8,13 @@ import msgspec
 from headway.errors import InvalidInput
 from headway.server.api.plain.answers import encoded
 from headway.server.api.plain.reading import held_for, read_all
-from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
-from headway.server.api.v2.tensors import too_many_rows
 from headway.server.auth.access import Access
-from headway.server.background import Steps
-from headway.server.inference import Inference
-from headway.server.json.body import decode_fields
-from headway.server.routes import Route
+from headway.server.bodies.background import Steps
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service.inference import Inference
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Route
+from headway.server.service.tensors import too_many_rows
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 

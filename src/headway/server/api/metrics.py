@@ -7,7 +7,7 @@ from headway.observe.exposition import OPENMETRICS, TEXT, Page, labels, wants_op
 from headway.observe.gpu import Gpus
 from headway.observe.metrics import Metrics
 from headway.server.auth.access import Access
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 
 from headway.config import KeyConfig, ServerConfig
 from headway.errors import ConfigError
-from headway.server.app import App
-from headway.server.auth.cors import CorsApp
 from headway.server.auth.keys import KeyRing
 from headway.server.auth.local import is_loopback
 from headway.wire.tls import Certificates, Protocol
@@ -33,20 +31,12 @@ class Guard:
                 _log.warning(
                     "every client that reaches %s may administrate without a key", config.host
                 )
-        self._config = config
         self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: no caller needs one
         self.certificates = certificates_of(config) if config.tls_cert else None
 
     def change_keys(self, keys: Sequence[KeyConfig]) -> None:
         assert self.keys is not None
         self.keys.change(keys, time.monotonic())
-
-    # --- HTTP
-
-    def around(self, app: App) -> App:
-        """The app with as little around it as the configuration asks for."""
-        origins = self._config.cors_origins
-        return CorsApp(app, origins) if origins else app
 
     def tls(self, protocol: Protocol = "http/1.1") -> Callable[[], ssl.SSLContext] | None:
         """The context for a handshake that begins now; None: no TLS."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from headway.errors import DeadlineExceeded
 from headway.hosting.registry import PLAIN, Ask
-from headway.server.api.v2.asking import ask_from
-from headway.server.api.v2.requests import Parameters
 from headway.server.auth.keys import Caller
+from headway.server.service.options import ask_from
+from headway.server.service.requests import Parameters
 
 _PREFIX = "headway-"
 _NO_HEADERS: dict[str, str] = {}

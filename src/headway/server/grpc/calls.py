@@ -11,16 +11,16 @@ from headway.errors import InputTooLarge, InvalidInput
 from headway.observe import logs
 from headway.observe.tally import ErrorTally
 from headway.runtime.calling.threads import whose
-from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.gates import Gate
 from headway.server.auth.keys import NOBODY
-from headway.server.background import background
-from headway.server.errors import retry_after_s, tell
+from headway.server.bodies.background import background
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.large import serialise
 from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
+from headway.server.service.errors import retry_after_s, tell
+from headway.server.service.triton_words import in_tritons_words
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.call_state import OPEN_BYTES

@@ -9,15 +9,15 @@ from typing import Any
 import numpy
 
 from headway.server.api.v2.codec import LARGE_BYTES
-from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
-from headway.server.api.v2.requests import is_large_raw
-from headway.server.api.v2.tensors import Array, TensorSignature, to_raw
-from headway.server.background import AT_ONCE, Steps
-from headway.server.direct import DirectPath, DirectRequest, of_rows
+from headway.server.bodies.background import AT_ONCE, Steps
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.large import RAW, varint
-from headway.server.inference import Inference
+from headway.server.service.direct import DirectPath, DirectRequest, of_rows
+from headway.server.service.dtypes import BF16, BYTES, Datatype
+from headway.server.service.inference import Inference
+from headway.server.service.requests import is_large_raw
+from headway.server.service.tensors import Array, TensorSignature, to_raw
 from headway.wire.http2.status import Refusal
 from headway.wire.messages import Pending
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from headway.errors import InputTooLarge
-from headway.server.background import AT_ONCE, Steps
+from headway.server.bodies.background import AT_ONCE, Steps
 
 MOST_MESSAGES = 2**13  # inside of one; 0.3 µs each, while nothing else runs
 MOST_PARTS = 2**17  # fields altogether: texts above all

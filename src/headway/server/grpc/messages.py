@@ -8,8 +8,11 @@ from typing import Any
 import numpy
 
 from headway.errors import InvalidInput, called
-from headway.server.api.v2.dtypes import BYTES, Datatype
-from headway.server.api.v2.requests import (
+from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.large import LargeResponse
+from headway.server.service.dtypes import BYTES, Datatype
+from headway.server.service.requests import (
     OF_INPUTS,
     InferRequest,
     Parameters,
@@ -23,7 +26,7 @@ from headway.server.api.v2.requests import (
     shared_slice,
     take_output,
 )
-from headway.server.api.v2.tensors import (
+from headway.server.service.tensors import (
     Array,
     Promised,
     TensorSignature,
@@ -34,9 +37,6 @@ from headway.server.api.v2.tensors import (
     shaped,
     to_raw,
 )
-from headway.server.background import AT_ONCE, Steps
-from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.large import LargeResponse
 
 _NO_PARAMETERS: Parameters = {}
 _LISTS = {  # the list that each datatype's elements are in

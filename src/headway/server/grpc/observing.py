@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from headway.observe import logs
 from headway.server.grpc.calls import Run, Wrapper, request_id_of
-from headway.server.observing import Observing
 from headway.wire.http2.status import Aborted, Status
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
+    from headway.server.observing import Observing
 
 _OURS = frozenset(["INTERNAL", "UNKNOWN", "UNAVAILABLE", "DATA_LOSS", "DEADLINE_EXCEEDED"])
 
 
-def wrappers(observing: Observing) -> list[Wrapper]:
+def wrappers(observing: "Observing") -> list[Wrapper]:
     """For the methods of the service: health and reflection do not count as requests."""
     found: list[Wrapper] = []
     if observing.logs_access:

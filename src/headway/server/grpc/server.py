@@ -3,11 +3,10 @@
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
-from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.auth.gates import grpc_gate
 from headway.server.auth.guard import Guard
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
@@ -20,13 +19,16 @@ from headway.server.grpc.standard import health_pb2
 from headway.server.grpc.standard.reflection import VERSIONS, Reflection
 from headway.server.grpc.standard.serving import methods_of
 from headway.server.grpc.watching import OpenStreams
-from headway.server.inference import Inference, inference_over
-from headway.server.observing import Observing
+from headway.server.service.inference import Inference, inference_over
+from headway.server.service.shared_memory import SharedRegions
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2.method import Method
 from headway.wire.http2.server import H2Server
 from headway.wire.listener import cannot_listen
 from headway.wire.port import bracketed
+
+if TYPE_CHECKING:
+    from headway.server.observing import Observing
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class GrpcServer:
         version: str = "0",
         regions: SharedRegions | None = None,
         guard: Guard | None = None,
-        observing: Observing | None = None,
+        observing: "Observing | None" = None,
         room: BodyRoom | None = None,
     ) -> None:
         """`version` and `regions` are for a registry; a service has its own."""

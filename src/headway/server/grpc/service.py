@@ -21,11 +21,8 @@ from headway.server.api.v2.handlers import (
     statistics_of,
 )
 from headway.server.api.v2.model_config import config_of, metadata_of
-from headway.server.api.v2.requests import InferRequest
-from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.triton_words import loading
 from headway.server.auth.keys import Caller, check_whole_server
-from headway.server.background import AT_ONCE, Steps
+from headway.server.bodies.background import AT_ONCE, Steps
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
@@ -33,7 +30,10 @@ from headway.server.grpc.calls import Calls
 from headway.server.grpc.large import LargeResponse
 from headway.server.grpc.spelling import ChunkEncoder, is_large_chunk
 from headway.server.grpc.streams import Asked, Chunks, Streams
-from headway.server.inference import Inference
+from headway.server.service.inference import Inference
+from headway.server.service.requests import InferRequest
+from headway.server.service.shared_memory import SharedRegions
+from headway.server.service.triton_words import loading
 from headway.signature import Decoded
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2.status import Status

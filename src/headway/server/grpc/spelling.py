@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy
 
 from headway.errors import ModelFailed
-from headway.server.api.v2.requests import LONG_TEXTS, is_large_raw
-from headway.server.background import Steps, Work, background
+from headway.server.bodies.background import Steps, Work, background
+from headway.server.bodies.encoding import is_large
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.large import (
     ANSWER,
@@ -23,7 +23,7 @@ from headway.server.grpc.large import (
     joined,
     varint,
 )
-from headway.server.json.encoding import is_large
+from headway.server.service.requests import LONG_TEXTS, is_large_raw
 from headway.wire.http2.inbox import framed, prefix_of
 
 IS_END = "triton_final_response"

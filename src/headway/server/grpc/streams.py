@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
-from headway.server.api.events import ToSink
 from headway.server.auth.keys import Caller
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
 from headway.server.grpc.large import LargeResponse, LargeStreamResponse
 from headway.server.grpc.spelling import IS_END, ChunkEncoder
+from headway.server.service.events import ToSink
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 
+from headway.wire.headers import one_line
 from headway.wire.messages import Headers, Response, StreamResponse
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -125,8 +126,3 @@ def _status_line(status: int) -> bytes:
 
 def _encode_headers(headers: Headers) -> bytes:
     return b"".join(b"\r\n%b: %b" % (one_line(name), one_line(value)) for name, value in headers)
-
-
-def one_line(text: str) -> bytes:
-    """A value with a line break in it would be a header of its own, chosen by a client."""
-    return text.replace("\r", " ").replace("\n", " ").encode("latin-1", "replace")

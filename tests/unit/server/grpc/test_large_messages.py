@@ -7,13 +7,13 @@ import pytest
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
-from headway.server.api.v2.requests import InferRequest
-from headway.server.api.v2.tensors import Limits, TensorSignature
-from headway.server.background import Steps
+from headway.server.bodies.background import Steps
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.large import LargeResponse, LargeStreamResponse
 from headway.server.grpc.measuring import Size, measure
+from headway.server.service.requests import InferRequest
+from headway.server.service.tensors import Limits, TensorSignature
 
 NUMBERS = TensorSignature([Tensor("x", "float32", (-1, -1))], [])
 

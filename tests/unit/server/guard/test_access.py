@@ -6,8 +6,8 @@ from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.auth.access import Access, access_of_method
 from headway.server.observing import Observing
-from headway.server.routes import Route
 from headway.server.run import make_app
+from headway.server.service.routes import Route
 from headway.wire.messages import Response
 
 APP = make_app(Registry(), ServerConfig(), observing=Observing(ServerConfig()))

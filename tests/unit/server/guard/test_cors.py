@@ -3,8 +3,8 @@
 import asyncio
 
 from headway.server.app import App
-from headway.server.auth.cors import CorsApp
-from headway.server.routes import Route
+from headway.server.cors import CorsApp
+from headway.server.service.routes import Route
 from headway.wire.messages import Answer, Request, Response
 
 PAGE = "https://page.example.org"

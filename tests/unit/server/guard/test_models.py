@@ -14,10 +14,10 @@ from headway.config import KeyConfig, ModelConfig
 from headway.errors import Forbidden, QuotaExceeded, UnknownModel
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Ask, Registry
-from headway.server import models as models_module
-from headway.server.api.v2.asking import ask_of
 from headway.server.auth.keys import NOBODY, Caller, KeyRing, new_key
-from headway.server.models import Models
+from headway.server.service import models as models_module
+from headway.server.service.models import Models
+from headway.server.service.options import ask_of
 from headway.wire.headers import WireHeaders
 from headway.wire.messages import Request
 

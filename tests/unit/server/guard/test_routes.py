@@ -11,8 +11,8 @@ from headway.server.auth.access import Access
 from headway.server.auth.guard import Guard
 from headway.server.auth.keys import NewKey, new_key
 from headway.server.observing import Observing
-from headway.server.routes import Route
 from headway.server.run import make_app
+from headway.server.service.routes import Route
 from headway.wire.messages import Request
 
 INFERRER, READER = new_key(), new_key()

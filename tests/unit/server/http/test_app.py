@@ -17,7 +17,7 @@ from headway.errors import (
     UnknownModel,
 )
 from headway.server.app import App
-from headway.server.routes import Errors, Route
+from headway.server.service.routes import Errors, Route
 from headway.wire.messages import Request, Response
 
 

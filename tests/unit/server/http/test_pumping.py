@@ -12,7 +12,7 @@ from headway.hosting.registry import Ask
 from headway.hosting.streaming import ServedStream
 from headway.model import END
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
-from headway.server.api.events import Events
+from headway.server.service.events import Events
 
 
 class Connection:

@@ -10,9 +10,14 @@ import pytest
 from headway.errors import InvalidInput
 from headway.model import Tensor
 from headway.server.api.v2 import codec
-from headway.server.api.v2.dtypes import DATATYPES
-from headway.server.api.v2.requests import InferRequest, RequestedOutput, SharedSlice, check_outputs
-from headway.server.api.v2.tensors import Array, TensorSignature
+from headway.server.service.dtypes import DATATYPES
+from headway.server.service.requests import (
+    InferRequest,
+    RequestedOutput,
+    SharedSlice,
+    check_outputs,
+)
+from headway.server.service.tensors import Array, TensorSignature
 
 
 def body(*inputs: dict[str, Any], **more: Any) -> bytes:

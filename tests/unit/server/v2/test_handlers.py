@@ -24,7 +24,7 @@ from headway.hosting.statistics import ModelStatistics
 from headway.model import Tensor
 from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import V2
-from headway.server.inference import Inference
+from headway.server.service.inference import Inference
 from headway.wire.messages import Request, Response, StreamResponse
 
 

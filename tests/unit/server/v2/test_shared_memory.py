@@ -12,10 +12,10 @@ from headway.errors import Forbidden, InputTooLarge, InvalidInput
 from headway.hosting.registry import Registry
 from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import V2
-from headway.server.api.v2.requests import SharedSlice
-from headway.server.api.v2.shared_memory import MAX_REGIONS, SharedRegions
-from headway.server.api.v2.tensors import Limits, TensorSignature
-from headway.server.inference import Inference
+from headway.server.service.inference import Inference
+from headway.server.service.requests import SharedSlice
+from headway.server.service.shared_memory import MAX_REGIONS, SharedRegions
+from headway.server.service.tensors import Limits, TensorSignature
 from headway.wire.messages import Request
 
 
@@ -94,7 +94,7 @@ def test_a_name_is_taken_until_it_is_let_go(regions: SharedRegions) -> None:
 
 def test_there_is_a_limit(regions: SharedRegions, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_REGIONS < 5000
-    monkeypatch.setattr("headway.server.api.v2.shared_memory.MAX_REGIONS", 2)
+    monkeypatch.setattr("headway.server.service.shared_memory.MAX_REGIONS", 2)
     register(regions, name="a")
     register(regions, name="b")
     with pytest.raises(InvalidInput, match="no more"):

@@ -7,8 +7,8 @@ import pytest
 
 from headway.model import Tensor
 from headway.server.api.v2 import codec
-from headway.server.api.v2.dtypes import DATATYPES
-from headway.server.api.v2.tensors import TensorSignature
+from headway.server.service.dtypes import DATATYPES
+from headway.server.service.tensors import TensorSignature
 
 http = pytest.importorskip("tritonclient.http")
 

@@ -3,7 +3,7 @@
 from importlib import resources
 
 from headway.server.auth.access import Access
-from headway.server.routes import Route
+from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response
 
 _POLICY = (

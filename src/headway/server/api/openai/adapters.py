@@ -2,12 +2,12 @@
 
 import msgspec
 
-from headway.server.api.adapting import load_adapter, model_of, unload_adapter
-from headway.server.api.v2.asking import no_query
 from headway.server.auth.access import Access
-from headway.server.json.body import decode_fields
-from headway.server.models import Models
-from headway.server.routes import Errors, Route
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service.adapting import load_adapter, model_of, unload_adapter
+from headway.server.service.models import Models
+from headway.server.service.options import no_query
+from headway.server.service.routes import Errors, Route
 from headway.wire.messages import Request, Response
 
 _TEXT = "text/plain; charset=utf-8"

@@ -12,7 +12,7 @@ from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
 from headway.server.api.openai.forms_of_answers import form_of
 from headway.server.api.openai.neutral import GENERATING
-from headway.server.json.neutral import Neutral
+from headway.server.bodies.neutral import Neutral
 
 MOST_CHOICES = 128  # answers to one request
 _NOT_SAMPLING = frozenset(

@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.server.api.kinds import check_does
 from headway.server.api.openai.forms import read_form
-from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
-from headway.server.inference import Inference
-from headway.server.routes import Errors, Route
+from headway.server.service.inference import Inference
+from headway.server.service.kinds import check_does
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Errors, Route
 from headway.wire.messages import Request, Response
 
 TEXT = "text/plain; charset=utf-8"

@@ -24,12 +24,12 @@ from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
 from headway.server.api.openai.neutral import CHAT, MESSAGE, PART
 from headway.server.api.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.api.openai.usage import Usage
-from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
-from headway.server.inference import Inference
-from headway.server.json.body import decode_fields
-from headway.server.json.neutral import Neutral, is_neutral
-from headway.server.routes import Errors, Route
+from headway.server.bodies.json_body import decode_fields
+from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.service.inference import Inference
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Errors, Route
 from headway.wire.messages import Answer, Headers, Request, Response
 
 MOST_MESSAGES = 4096

@@ -1,7 +1,8 @@
 """An answer as it comes, as OpenAI's server-sent events; or whole, once all of it is there.
 
 Both take pieces from a stream that hands over all that has come, once a step. What an event of a
-token says is the route's own (`ChatWriter.piece` in `chat.py`); `server/api/events.py` writes it.
+token says is the route's own (`ChatWriter.piece` in `chat.py`);
+`server/service/events.py` writes it.
 """
 
 from typing import Any, Protocol
@@ -11,10 +12,10 @@ import msgspec
 from headway.errors import HeadwayError, InputTooLarge
 from headway.hosting.generation.pieces import Piece
 from headway.hosting.streaming import ServedStream
-from headway.server.api.events import Events, Pumping
 from headway.server.api.openai.asking import too_long
-from headway.server.api.openai.errors import openai_error
-from headway.server.errors import param_of, status_of
+from headway.server.service.errors import param_of, status_of
+from headway.server.service.events import Events, Pumping
+from headway.server.service.openai_errors import openai_error
 from headway.wire.messages import Answer, Response, StreamResponse
 
 DONE = b"data: [DONE]\n\n"

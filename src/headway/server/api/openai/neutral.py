@@ -1,6 +1,6 @@
 """Fields that clients of OpenAI's routes send out of habit, with the values that change nothing."""
 
-from headway.server.json.neutral import Neutral
+from headway.server.bodies.neutral import Neutral
 
 GENERATING: Neutral = {
     # For the operator of OpenAI's server: nothing of these comes back to the caller.

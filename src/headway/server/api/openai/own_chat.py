@@ -12,7 +12,6 @@ import msgspec
 
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.events import Events, event_in_steps
 from headway.server.api.openai.answers import (
     ChatChoice,
     ChatMessage,
@@ -21,8 +20,9 @@ from headway.server.api.openai.answers import (
 )
 from headway.server.api.openai.events import DONE, error_event, event_of
 from headway.server.api.v2.generating import single, whole
-from headway.server.background import Work
-from headway.server.json.encoding import encode_json, is_large
+from headway.server.bodies.background import Work
+from headway.server.bodies.encoding import encode_json, is_large
+from headway.server.service.events import Events, event_in_steps
 from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints
 from headway.wire.messages import Answer, Response, StreamResponse

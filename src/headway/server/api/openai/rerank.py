@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.server.api.kinds import check_does
-from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
-from headway.server.inference import Inference
-from headway.server.json.body import decode_fields
-from headway.server.json.encoding import encode_json
-from headway.server.routes import Errors, Route
+from headway.server.bodies.encoding import encode_json
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service.inference import Inference
+from headway.server.service.kinds import check_does
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Errors, Route
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 

@@ -9,13 +9,13 @@ from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.server.api.openai.asking import language_of
 from headway.server.api.openai.chat import checked_messages
-from headway.server.api.v2.asking import find_or_wake, no_query
 from headway.server.auth.access import Access
-from headway.server.background import AT_ONCE, Steps, background
-from headway.server.inference import Inference
-from headway.server.json.body import decode_fields
-from headway.server.json.encoding import encode_json
-from headway.server.routes import Errors, Route
+from headway.server.bodies.background import AT_ONCE, Steps, background
+from headway.server.bodies.encoding import encode_json
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service.inference import Inference
+from headway.server.service.options import find_or_wake, no_query
+from headway.server.service.routes import Errors, Route
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 

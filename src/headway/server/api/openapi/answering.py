@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.hosting.registry import ServedModel
-from headway.server.api import kinds
+from headway.server.service import kinds
 
 UNANSWERED = "x-headway-unanswered"  # on an operation: no model that is served now can answer it
 _ROUTES = [

@@ -21,7 +21,7 @@ from headway.server.api.openapi.parts import (
     operation_of,
     path_part,
 )
-from headway.server.api.openapi.schemas import Schema, array, record, ref
+from headway.server.service.schemas import Schema, array, record, ref
 
 TAKEN: list[Any] = [
     *(EmbedRequest, SimilarityRequest, ClassifyRequest, RankTextsRequest),

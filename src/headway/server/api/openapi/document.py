@@ -12,7 +12,6 @@ import msgspec
 
 from headway.hosting.registry import ItemsMean, ServedModel
 from headway.model import Tensor
-from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.answers import ChatCompletion, Completion
 from headway.server.api.openai.audio import Transcription, TranscriptionForm, VerboseTranscription
@@ -20,7 +19,7 @@ from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.embeddings import EmbeddingsAnswer, EmbeddingsRequest
 from headway.server.api.openai.images import ImagesAnswer, ImagesRequest
-from headway.server.api.openai.models import ModelEntries, ModelEntry
+from headway.server.api.openai.model_list import ModelEntries, ModelEntry
 from headway.server.api.openai.rerank import RerankAnswer, RerankRequest
 from headway.server.api.openai.tokens import (
     Detokenized,
@@ -28,12 +27,10 @@ from headway.server.api.openai.tokens import (
     Tokenized,
     TokenizeRequest,
 )
-from headway.server.api.openapi import schemas
 from headway.server.api.openapi.answering import mark_unanswered
 from headway.server.api.openapi.compatible import ANSWERED as COMPATIBLE_ANSWERS
 from headway.server.api.openapi.compatible import TAKEN as COMPATIBLE
 from headway.server.api.openapi.compatible import compatible
-from headway.server.api.openapi.examples import example_of
 from headway.server.api.openapi.generating import generating
 from headway.server.api.openapi.media import media
 from headway.server.api.openapi.operating import operating
@@ -46,14 +43,16 @@ from headway.server.api.openapi.parts import (
     operation_of,
     path_part,
 )
-from headway.server.api.openapi.schemas import Schema, array, closed, ref
 from headway.server.api.v2 import bodies
 from headway.server.api.v2.codec import WireRequest, WireResponse
-from headway.server.api.v2.dtypes import of_tensor
 from headway.server.api.v2.generating import GenerateRequest, GenerateResponse
 from headway.server.auth.access import Access
-from headway.server.json.neutral import schema_of
-from headway.server.routes import Errors, Route
+from headway.server.bodies.neutral import schema_of
+from headway.server.service import kinds, schemas
+from headway.server.service.dtypes import of_tensor
+from headway.server.service.examples import example_of
+from headway.server.service.routes import Errors, Route
+from headway.server.service.schemas import Schema, array, closed, ref
 from headway.signature.values import field_hints, is_file
 
 _log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Any
 
 from headway.hosting.registry import ServedModel
 from headway.server.api.openapi.parts import RUNNING, Operation, body_of, json_of, operation_of
-from headway.server.api.openapi.schemas import Schema, ref
+from headway.server.service.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}
 

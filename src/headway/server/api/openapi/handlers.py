@@ -7,8 +7,8 @@ import msgspec
 
 from headway.server.api.openapi.document import document_of
 from headway.server.auth.access import Access
-from headway.server.models import Models
-from headway.server.routes import Route
+from headway.server.service.models import Models
+from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response
 
 _PAGE = "page.html"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from headway.server.api.openapi.schemas import Schema, ref
+from headway.server.service.schemas import Schema, ref
 
 Operation: TypeAlias = dict[str, Any]
 RUNNING = ("400", "404", "413", "429", "500", "503", "504")  # what a model's route may answer

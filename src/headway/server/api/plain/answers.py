@@ -5,7 +5,7 @@ from typing import Any
 
 from headway.errors import ModelFailed
 from headway.runtime.calling.threads import run_in_thread
-from headway.server.json.encoding import encode_json
+from headway.server.bodies.encoding import encode_json
 from headway.signature.foreign import is_image, plain_of, png_of
 from headway.wire.messages import JSON, Request, Response
 

@@ -16,12 +16,12 @@ from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
 from headway.server.api.plain.answers import NOT_JSON
-from headway.server.api.v2.dtypes import of_tensor
-from headway.server.api.v2.json_data import element_type
-from headway.server.background import AT_ONCE, Steps
-from headway.server.direct import DirectCodec, DirectRequest
-from headway.server.json.body import SMALL_BYTES
-from headway.server.json.encoding import encode_in_steps, is_large
+from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.bodies.encoding import encode_in_steps, is_large
+from headway.server.bodies.json_body import SMALL_BYTES
+from headway.server.service.direct import DirectCodec, DirectRequest
+from headway.server.service.dtypes import of_tensor
+from headway.server.service.json_data import element_type
 from headway.signature import Side
 from headway.signature.foreign import plain_of
 from headway.signature.hints import alternatives, known, plain

@@ -17,7 +17,6 @@ import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ItemsMean, ServedModel
-from headway.server.api.openapi.examples import example_of
 from headway.server.api.plain.answers import (
     NOT_JSON,
     answer_of,
@@ -29,15 +28,16 @@ from headway.server.api.plain.direct import is_direct, plain_codec
 from headway.server.api.plain.events import answer_events
 from headway.server.api.plain.reading import held_for, read_all
 from headway.server.api.plain.uploads import is_upload, read_upload
-from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.generating import whole
-from headway.server.api.v2.tensors import too_many_rows
 from headway.server.auth.access import Access
-from headway.server.background import Steps
-from headway.server.direct import DirectPath
-from headway.server.inference import Inference
-from headway.server.json.body import beyond_floats, decode_json, in_words
-from headway.server.routes import Route
+from headway.server.bodies.background import Steps
+from headway.server.bodies.json_body import beyond_floats, decode_json, in_words
+from headway.server.service.direct import DirectPath
+from headway.server.service.examples import example_of
+from headway.server.service.inference import Inference
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Route
+from headway.server.service.tensors import too_many_rows
 from headway.signature.foreign import plain_of
 from headway.signature.values import takes_list, takes_object, takes_text
 from headway.wire.messages import Answer, Request, Response

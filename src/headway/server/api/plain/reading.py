@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from headway.hosting.registry import ServedModel
-from headway.server.background import Steps
-from headway.server.json.body import SMALL_BYTES
-from headway.server.json.encoding import is_large
+from headway.server.bodies.background import Steps
+from headway.server.bodies.encoding import is_large
+from headway.server.bodies.json_body import SMALL_BYTES
 from headway.wire.messages import Request
 
 _FEW = 64  # small values between two rests

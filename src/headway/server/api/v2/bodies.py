@@ -6,6 +6,7 @@ from msgspec import Meta, Struct, field
 
 from headway.hosting.statistics import TritonStatistics
 from headway.server.api.v2.model_config import ModelConfiguration, ModelMetadata
+from headway.server.service.shared_memory import SharedRegion
 
 Parameters = TypeVar("Parameters")
 Count = Annotated[int, Meta(ge=0)]
@@ -59,13 +60,6 @@ class RegisterRequest(Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     byte_size: Annotated[int, Meta(extra_json_schema={"minimum": 1})]
     offset: Annotated[int, Meta(extra_json_schema={"minimum": 0})] = 0
-
-
-class SharedRegion(TypedDict):
-    name: str
-    key: str
-    offset: Count
-    byte_size: Count
 
 
 class TraceSettings(Struct, frozen=True, forbid_unknown_fields=True):

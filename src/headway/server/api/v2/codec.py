@@ -12,8 +12,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from headway.errors import InvalidInput, called
-from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
-from headway.server.api.v2.json_data import (
+from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.bodies.json_body import in_words
+from headway.server.bodies.outline import outline_of
+from headway.server.service.dtypes import BF16, BYTES, Datatype
+from headway.server.service.json_data import (
     WireInput,
     count_commas,
     is_absent,
@@ -21,7 +24,7 @@ from headway.server.api.v2.json_data import (
     json_pieces,
     read_json,
 )
-from headway.server.api.v2.requests import (
+from headway.server.service.requests import (
     OF_INPUTS,
     InferRequest,
     Parameters,
@@ -37,7 +40,7 @@ from headway.server.api.v2.requests import (
     shared_slice,
     take_output,
 )
-from headway.server.api.v2.tensors import (
+from headway.server.service.tensors import (
     ANY_SIGNATURE,
     Array,
     Buffer,
@@ -49,9 +52,6 @@ from headway.server.api.v2.tensors import (
     shaped,
     to_raw,
 )
-from headway.server.background import AT_ONCE, Steps
-from headway.server.json.body import in_words
-from headway.server.json.outline import outline_of
 
 LARGE_BYTES = 256 * 2**10  # of JSON or texts: decoding takes about a millisecond
 _CHECKED_BYTES = 4 * 2**10  # larger bodies are held against the signature before data is read

@@ -14,12 +14,12 @@ import numpy
 from msgspec import Meta
 
 from headway.server.api.v2.codec import LARGE_BYTES
-from headway.server.api.v2.dtypes import BYTES, Datatype
-from headway.server.api.v2.json_data import element_type, json_data, json_pieces
-from headway.server.api.v2.requests import is_large_json
-from headway.server.api.v2.tensors import Array, TensorSignature, objects
-from headway.server.background import AT_ONCE, Steps
-from headway.server.direct import DirectRequest
+from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.service.direct import DirectRequest
+from headway.server.service.dtypes import BYTES, Datatype
+from headway.server.service.json_data import element_type, json_data, json_pieces
+from headway.server.service.requests import is_large_json
+from headway.server.service.tensors import Array, TensorSignature, objects
 
 _MOST_ELEMENTS = 4096  # in a row; what is larger may take its time
 _MOST_STARTS = 64  # output shapes remembered

@@ -11,12 +11,12 @@ from msgspec import Meta
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.explaining import Story
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.events import Events, TextEvents, close, event_in_steps
-from headway.server.api.v2.asking import check_count
-from headway.server.api.v2.requests import Parameters
-from headway.server.background import Steps, Work
-from headway.server.json.body import decode_json, in_words
-from headway.server.json.encoding import encode_json, is_large
+from headway.server.bodies.background import Steps, Work
+from headway.server.bodies.encoding import encode_json, is_large
+from headway.server.bodies.json_body import decode_json, in_words
+from headway.server.service.events import Events, TextEvents, close, event_in_steps
+from headway.server.service.options import check_count
+from headway.server.service.requests import Parameters
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response, StreamResponse
 

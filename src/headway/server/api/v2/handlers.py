@@ -12,7 +12,6 @@ from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.repository.settings import parse_override
 from headway.hosting.statistics import ModelStatistics, TritonStatistics
 from headway.server.api.v2 import codec, generating
-from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.bodies import (
     AllStatistics,
     ChangeRequest,
@@ -33,15 +32,16 @@ from headway.server.api.v2.bodies import (
 )
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
-from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.triton_words import loading
 from headway.server.auth.access import Access
 from headway.server.auth.keys import check_whole_server
-from headway.server.direct import DirectPath, of_rows
-from headway.server.inference import Decode, Inference
-from headway.server.json.body import Fields, decode_fields, fields_of
-from headway.server.own_headers import timeout_s
-from headway.server.routes import Errors, Route
+from headway.server.bodies.json_body import Fields, decode_fields, fields_of
+from headway.server.bodies.own_headers import timeout_s
+from headway.server.service.direct import DirectPath, of_rows
+from headway.server.service.inference import Decode, Inference
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Errors, Route
+from headway.server.service.shared_memory import SharedRegions
+from headway.server.service.triton_words import loading
 from headway.wire.messages import Answer, Request, Response
 
 HEADER_LENGTH = "inference-header-content-length"

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
-from headway.server.api.v2.dtypes import DATATYPES, of_tensor
+from headway.server.service.dtypes import DATATYPES, of_tensor
 
 PLATFORM = "headway"
 _CHANNELS = (1, 3)

@@ -5,7 +5,7 @@
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
 from google.protobuf import descriptor as _descriptor
-from headway.server.grpc import pool as _descriptor_pool
+from headway.server.grpc.standard import pool as _descriptor_pool
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
 # @@protoc_insertion_point(imports)

@@ -8,8 +8,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2
 from google.protobuf.internal import builder
 
-from headway.server.grpc import pool
-from headway.server.grpc.standard import reflection_v1_pb2
+from headway.server.grpc.standard import pool, reflection_v1_pb2
 from headway.wire.http2.status import Status
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from headway.server.api.openai.errors import openai_error
-from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
+from headway.server.service.openai_errors import openai_error
+from headway.server.service.triton_words import in_tritons_words
 from headway.wire.messages import Answer, Headers, Pending, Refusal
 
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)

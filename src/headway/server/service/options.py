@@ -9,13 +9,13 @@ import msgspec
 from headway.errors import InvalidInput
 from headway.hosting.explaining import Story, is_asked_for
 from headway.hosting.registry import PLAIN, Ask, ServedModel
-from headway.server.api.v2.requests import Parameters, Scalar
 from headway.server.auth.keys import Caller
-from headway.server.background import background
-from headway.server.inference import Inference
-from headway.server.json.body import SMALL_BYTES, in_words
-from headway.server.json.outline import outline_of
-from headway.server.own_headers import DEADLINE, OWN, has_own
+from headway.server.bodies.background import background
+from headway.server.bodies.json_body import SMALL_BYTES, in_words
+from headway.server.bodies.outline import outline_of
+from headway.server.bodies.own_headers import DEADLINE, OWN, has_own
+from headway.server.service.inference import Inference
+from headway.server.service.requests import Parameters, Scalar
 from headway.wire.headers import WireHeaders
 from headway.wire.messages import Request
 

@@ -4,8 +4,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from headway.server.api.v2.dtypes import DATATYPES
-from headway.server.api.v2.requests import InputParameters, OutputParameters
+from headway.server.service.dtypes import DATATYPES
+from headway.server.service.requests import InputParameters, OutputParameters
 
 Schema: TypeAlias = dict[str, Any]
 

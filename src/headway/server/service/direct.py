@@ -14,10 +14,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from headway.core.queueing.quota import Allowance
 from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
-from headway.server.api.v2.tensors import TensorSignature
 from headway.server.auth.keys import Caller
-from headway.server.background import AT_ONCE, Steps, background
-from headway.server.inference import Inference
+from headway.server.bodies.background import AT_ONCE, Steps, background
+from headway.server.service.inference import Inference
+from headway.server.service.tensors import TensorSignature
 from headway.wire.messages import Asker
 
 DirectRequest: TypeAlias = tuple[str, Any]  # its id, and its arrays or its value

@@ -1,4 +1,4 @@
-"""An error in OpenAI's words: its type and code. Its status is decided in `server/errors.py`."""
+"""An error in OpenAI's words: its type and code. Its status: `server/service/errors.py`."""
 
 from typing import Any
 

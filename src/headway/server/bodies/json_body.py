@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.errors import InvalidInput, nearest
-from headway.server.background import Steps, background
-from headway.server.json.neutral import Neutral, is_neutral
-from headway.server.json.pieces import decode_in_pieces
-from headway.server.own_headers import DEADLINE, timeout_s
+from headway.server.bodies.background import Steps, background
+from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.bodies.own_headers import DEADLINE, timeout_s
+from headway.server.bodies.pieces import decode_in_pieces
 from headway.wire.messages import Request
 
 Fields = TypeVar("Fields")

@@ -8,8 +8,8 @@ import msgspec
 import numpy
 
 from headway.errors import InvalidInput
-from headway.server.background import Steps
-from headway.server.json.marks import COMMA, Marks, Text, all_marks
+from headway.server.bodies.background import Steps
+from headway.server.bodies.marks import COMMA, Marks, Text, all_marks
 
 PIECE_BYTES = 32 * 2**10  # decoded in one go: less than a millisecond
 MAX_VALUES = 2**19  # each becomes an object

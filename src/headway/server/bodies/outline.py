@@ -6,8 +6,8 @@ import msgspec
 import numpy
 
 from headway.errors import InputTooLarge
-from headway.server.background import Steps
-from headway.server.json.marks import (
+from headway.server.bodies.background import Steps
+from headway.server.bodies.marks import (
     CLOSE_LIST,
     NOTHING,
     OPEN_LIST,

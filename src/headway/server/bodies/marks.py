@@ -10,7 +10,7 @@ import msgspec
 import numpy
 
 from headway.errors import InputTooLarge
-from headway.server.background import Steps
+from headway.server.bodies.background import Steps
 
 Array: TypeAlias = "numpy.ndarray[Any, Any]"
 Text: TypeAlias = bytes | bytearray | memoryview

@@ -6,7 +6,7 @@ from headway.errors import ConfigError, InvalidInput, UnknownModel
 from headway.hosting.registry import ServedModel
 from headway.runtime.adapters import AdapterBook
 from headway.server.auth.keys import Caller
-from headway.server.models import Models
+from headway.server.service.models import Models
 
 
 def model_of(models: Models, caller: Caller | None, name: str) -> ServedModel:

@@ -12,8 +12,8 @@ import numpy
 
 from headway.errors import InputTooLarge, InvalidInput, ModelFailed, called
 from headway.model import Tensor
-from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
-from headway.server.background import AT_ONCE, Steps
+from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.service.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
 
 Array: TypeAlias = numpy.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy
 
-from headway.server.background import Steps, background
+from headway.server.bodies.background import Steps, background
 
 _MOST_VALUES = 2**12  # encoded in one go: less than a millisecond
 MOST_CHARACTERS = 64 * 2**10  # of a text, likewise

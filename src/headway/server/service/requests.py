@@ -8,9 +8,9 @@ import numpy
 from msgspec import Meta, Struct
 
 from headway.errors import InvalidInput
-from headway.server.api.v2.dtypes import BYTES, Datatype
-from headway.server.api.v2.json_data import FEW, not_json
-from headway.server.api.v2.tensors import Array, TensorSignature, objects
+from headway.server.service.dtypes import BYTES, Datatype
+from headway.server.service.json_data import FEW, not_json
+from headway.server.service.tensors import Array, TensorSignature, objects
 
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]

@@ -13,8 +13,8 @@ import msgspec
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
 from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
-from headway.server.background import Steps, Work, made
-from headway.server.json.encoding import MOST_CHARACTERS, encode_in_steps
+from headway.server.bodies.background import Steps, Work, made
+from headway.server.bodies.encoding import MOST_CHARACTERS, encode_in_steps
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Sink
 

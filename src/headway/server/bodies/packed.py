@@ -1,8 +1,8 @@
 """Request bodies that are packed with gzip or deflate."""
 
 from headway.errors import InvalidInput
-from headway.server.background import background
-from headway.server.own_headers import timeout_s
+from headway.server.bodies.background import background
+from headway.server.bodies.own_headers import timeout_s
 from headway.wire.compression import decompress
 from headway.wire.messages import Request
 

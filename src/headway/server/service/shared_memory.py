@@ -8,15 +8,25 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
+
+from msgspec import Meta
 
 from headway.errors import Forbidden, InvalidInput
-from headway.server.api.v2.bodies import SharedRegion
-from headway.server.api.v2.requests import SharedSlice
+from headway.server.service.requests import SharedSlice
 
 MAX_REGIONS = 1024
 _FOLDER = Path("/dev/shm")
 _KEY = re.compile(r"/?(?!headway)[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")  # ours are not for clients
+
+
+class SharedRegion(TypedDict):
+    """As Triton lists it."""
+
+    name: str
+    key: str
+    offset: Annotated[int, Meta(ge=0)]
+    byte_size: Annotated[int, Meta(ge=0)]
 
 
 class Region(NamedTuple):

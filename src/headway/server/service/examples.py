@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from headway.server.api.openapi.schemas import IMAGE, Schema
+from headway.server.service.schemas import IMAGE, Schema
 
 _MOST_DEPTH = 8  # of a schema that contains itself
 

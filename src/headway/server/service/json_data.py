@@ -12,8 +12,10 @@ import numpy
 from msgspec import Meta, Raw, Struct, field
 
 from headway.errors import InvalidInput, called
-from headway.server.api.v2.dtypes import BYTES, Datatype
-from headway.server.api.v2.tensors import (
+from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.bodies.pieces import PIECE_BYTES, decode_in_pieces
+from headway.server.service.dtypes import BYTES, Datatype
+from headway.server.service.tensors import (
     TEXT_STEP,
     Array,
     count_elements,
@@ -22,8 +24,6 @@ from headway.server.api.v2.tensors import (
     shaped,
     texts,
 )
-from headway.server.background import AT_ONCE, Steps
-from headway.server.json.pieces import PIECE_BYTES, decode_in_pieces
 
 LONG_BYTES = 256 * 2**10  # of JSON data: beyond, it is read and written in pieces
 _PIECE = 2**12  # elements

@@ -13,17 +13,17 @@ from typing import Protocol, TypeVar
 from headway.config import ServerConfig
 from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Array, Ask, Registry, ServedModel
-from headway.server.api.v2.requests import (
+from headway.server.auth.keys import Caller, check_regions
+from headway.server.bodies.background import AT_ONCE, Steps, background
+from headway.server.service.models import Models
+from headway.server.service.requests import (
     InferRequest,
     Regions,
     check_outputs,
     is_large_answer,
 )
-from headway.server.api.v2.shared_memory import RefusedRegions, SharedRegions
-from headway.server.api.v2.tensors import NORMAL, Limits, TensorSignature
-from headway.server.auth.keys import Caller, check_regions
-from headway.server.background import AT_ONCE, Steps, background
-from headway.server.models import Models
+from headway.server.service.shared_memory import RefusedRegions, SharedRegions
+from headway.server.service.tensors import NORMAL, Limits, TensorSignature
 
 Encoded = TypeVar("Encoded", covariant=True)
 

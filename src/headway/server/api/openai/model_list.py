@@ -6,11 +6,11 @@ from typing import Any, Literal, NotRequired, TypedDict
 import msgspec
 
 from headway.errors import HeadwayError
-from headway.server.api.kinds import task_of
-from headway.server.api.vectors import token_ids_of
 from headway.server.auth.access import Access
-from headway.server.models import Models
-from headway.server.routes import Errors, Route
+from headway.server.service.kinds import task_of
+from headway.server.service.models import Models
+from headway.server.service.routes import Errors, Route
+from headway.server.service.vectors import token_ids_of
 from headway.wire.messages import Request, Response
 
 

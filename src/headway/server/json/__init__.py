@@ -1,1 +1,0 @@
-"""JSON bodies of any size: small ones in one go, large ones in steps, between other requests."""
