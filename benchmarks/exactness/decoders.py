@@ -187,7 +187,7 @@ def _served(kind: str, extra: dict[str, Any], folder: Path) -> Verdict:
     from benchmarks.exactness.decoding import compare, save
 
     torch.manual_seed(5)
-    model = AutoModelForCausalLM.from_config(_config(kind, extra), attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config_of(kind, extra), attn_implementation="eager")
     save(model.eval(), folder)
     return compare(folder)
 
@@ -200,7 +200,7 @@ def _stored(change: Any, folder: Path) -> Verdict:
     return compare(folder, reference)
 
 
-def _config(kind: str, extra: dict[str, Any]) -> Any:
+def config_of(kind: str, extra: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING
 
     given = {**_SIZES, **_OWN_SIZES.get(kind, {})}
