@@ -138,7 +138,7 @@ CHANGES: dict[str, tuple[Change, Expected, str]] = {
     "an index of a file that is not there": (
         _sharded(lambda names: names.update({_UP: "gone.safetensors"})),
         "refused",
-        "gone",
+        _UP,
     ),
     "an index of a file elsewhere": (
         _sharded(lambda names: names.update({_UP: "../up.safetensors"})),
@@ -184,9 +184,9 @@ CHANGES: dict[str, tuple[Change, Expected, str]] = {
     "8-bit floats and their scales": (
         _all(_as("float8_e4m3fn", _UP), _with(_UP + "_scale_inv", "model.norm.weight")),
         "refused",
-        "up_proj.weight",
+        "fp8",
     ),
-    "packed weights, and nothing said": (_tensors(_packed), "refused", "up_proj"),
+    "packed weights, and nothing said": (_tensors(_packed), "refused", "GPTQ"),
     **{
         f"quantised by {method}": (_quantised(method), "refused", method)
         for method in ("gptq", "awq", "bitsandbytes", "compressed-tensors", "fp8", "mxfp4")

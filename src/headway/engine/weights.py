@@ -13,6 +13,23 @@ from headway.errors import ConfigError
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
+# What quantised weights have beside them, and who has it.
+_QUANTISED = {
+    ".qweight": "GPTQ or AWQ",
+    ".qzeros": "GPTQ or AWQ",
+    ".g_idx": "GPTQ",
+    ".scales": "GPTQ, AWQ or MLX",
+    ".biases": "MLX",
+    ".SCB": "bitsandbytes",
+    ".absmax": "bitsandbytes",
+    ".quant_map": "bitsandbytes",
+    ".weight_scale": "compressed-tensors",
+    ".weight_packed": "compressed-tensors",
+    ".weight_scale_inv": "fp8",
+    ".input_scale": "fp8",
+    "_blocks": "mxfp4",
+    "_scales": "mxfp4",
+}
 _TIED = ("lm_head.weight", "embed_tokens.weight")
 _UNUSED = ".rotary_emb.inv_freq"  # of old files: computed, not read
 
@@ -100,8 +117,16 @@ def _files(folder: Path) -> Mapping[Path, set[str] | None]:
 def check_stored(folder: Path, *, ignored: tuple[str, ...]) -> None:
     """Before another library reads them: it widens whole numbers, and drops what scales them."""
     for name, each in stored_tensors(folder).items():
-        if each.dtype not in _DTYPES and not name.endswith(ignored):
-            raise ConfigError(f"{folder}: {name} is {each.dtype}; quantised weights are not read")
+        if not name.endswith(ignored):
+            _check_kind(folder, name, each)
+
+
+def _check_kind(folder: Path, name: str, stored: Stored) -> None:
+    for ending, method in _QUANTISED.items():
+        if name.endswith(ending):
+            raise ConfigError(f"{folder}: {name} is of weights quantised by {method}: not computed")
+    if stored.dtype not in _DTYPES:
+        raise ConfigError(f"{folder}: {name} is {stored.dtype}: quantised weights are not computed")
 
 
 def read_llama(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -118,6 +143,8 @@ def read_llama(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, t
 
 def _check(folder: Path, config: Mapping[str, Any], stored: Mapping[str, Stored]) -> None:
     expected = dict(shapes_of(config))
+    for name, each in stored.items():
+        _check_kind(folder, name, each)
     if config.get("tie_word_embeddings") and "lm_head.weight" in stored:
         expected["lm_head.weight"] = expected["model.embed_tokens.weight"]
         _check_tied(folder)
@@ -131,8 +158,6 @@ def _check(folder: Path, config: Mapping[str, Any], stored: Mapping[str, Stored]
             raise ConfigError(f"{folder}: holds {name}, which this model has no use for")
         if each.shape != expected[name]:
             raise ConfigError(f"{folder}: {name} is {each.shape}, not {expected[name]}")
-        if each.dtype not in _DTYPES:
-            raise ConfigError(f"{folder}: {name} is {each.dtype}; quantised weights are not read")
 
 
 def _check_tied(folder: Path) -> None:

@@ -43,6 +43,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "encoder_hidden_states": (None,),
     "encoder_attention_mask": (None,),
     "cache": (None,),
+    "labels": (None,),
     "block_table": (None,),
 }
 _MEANING = {
@@ -75,7 +76,10 @@ class Observer:
 
     def see(self, module: Any, layer: Layer, mask: Any, keywords: dict[str, Any]) -> torch.Tensor:
         if mask is not None:
-            raise ConfigError("attention is given a mask of the model's own")
+            asked = [function for made, function in _made if made is mask]
+            if not asked:
+                raise ConfigError("attention is given a mask of the model's own")
+            self.masks += asked
         if not getattr(module, "is_causal", True):
             raise ConfigError("attention looks ahead (is_causal is False)")
         window = keywords.pop("sliding_window", None)
@@ -100,7 +104,7 @@ def register() -> None:
 
     AttentionInterface.register(PAGED, _attend)
     AttentionInterface.register(OBSERVED, _observe)
-    AttentionMaskInterface.register(OBSERVED, _note_mask)
+    AttentionMaskInterface.register(OBSERVED, _make_mask)
 
 
 def causal_until(mask: Any, context: int) -> int:
@@ -126,19 +130,18 @@ def _is_triangle(mask: Any, context: int) -> bool:
     return True
 
 
-_seen: list[
-    Any
-] = []  # of the forward that is observed: transformers hands masks no keyword of ours
+_made: list[tuple[torch.Tensor, Any]] = []  # masks of the forward under way, and their functions
 
 
-def masks_seen() -> list[Any]:
-    seen = _seen.copy()
-    _seen.clear()
-    return seen
+def forget_masks() -> None:
+    _made.clear()
 
 
-def _note_mask(*_: Any, mask_function: Any = None, **__: Any) -> None:
-    _seen.append(mask_function)
+def _make_mask(*_: Any, mask_function: Any = None, **__: Any) -> torch.Tensor:
+    """A mark, by which a layer says which of the masks it would use."""
+    mark = torch.zeros(1, 1, 1, 1)
+    _made.append((mark, mask_function))
+    return mark
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:

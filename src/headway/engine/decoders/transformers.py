@@ -23,7 +23,7 @@ from headway.engine.decoders.interface import (
     Layer,
     Observer,
     causal_until,
-    masks_seen,
+    forget_masks,
     register,
 )
 from headway.engine.decoders.support import longest_of, why_not
@@ -124,7 +124,6 @@ class TransformersDecoder:
         observer = Observer()
         with torch.inference_mode(), self._attending(OBSERVED):
             logits = self._forward(ids, positions, observer, torch.arange(len(ids)))
-        masks_seen()
         return observer.layers, logits
 
     def alone(self, ids: torch.Tensor, count: int, implementation: str) -> torch.Tensor:
@@ -135,7 +134,6 @@ class TransformersDecoder:
 
     def _observe(self, ids: torch.Tensor) -> Observer:
         observer = Observer()
-        masks_seen()
         try:
             with torch.inference_mode(), self._attending(OBSERVED):
                 self._forward(ids, torch.arange(len(ids)), observer, torch.tensor([0]))
@@ -147,7 +145,6 @@ class TransformersDecoder:
                 f"{self.folder}: {kind} does not run on a packed row with attention of ours: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        observer.masks = masks_seen()
         return observer
 
     @contextmanager
@@ -158,6 +155,7 @@ class TransformersDecoder:
             yield
         finally:
             config._attn_implementation = PAGED
+            forget_masks()
 
 
 def _loaded(folder: Path, dtype: torch.dtype) -> Any:
@@ -171,6 +169,11 @@ def _loaded(folder: Path, dtype: torch.dtype) -> Any:
     reason = why_not(config.to_dict(), "transformers")
     if reason is not None:
         raise ConfigError(f"{folder}: {reason}")
+    kind = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if isinstance(kind, type) and not getattr(kind, "_supports_attention_backend", False):
+        raise ConfigError(
+            f"{folder}: {kind.__name__} does not support transformers' attention interface"
+        )
     check_stored(folder, ignored=_UNUSED)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
@@ -185,11 +188,6 @@ def _loaded(folder: Path, dtype: torch.dtype) -> Any:
         )
     except Exception as error:
         raise ConfigError(f"{folder}: transformers does not load it: {error}") from error
-    kind = type(model)
-    if not getattr(kind, "_supports_attention_backend", False):
-        raise ConfigError(
-            f"{folder}: {kind.__name__} does not support transformers' attention interface"
-        )
     _check_loaded(folder, info)
     return model.eval()
 
