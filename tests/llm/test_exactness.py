@@ -5,17 +5,18 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from benchmarks.exactness.__main__ import GROUPS
 from benchmarks.exactness.cases import Case, is_right, verdict_of
 
-GROUPS = [
+_THERE = [
     group
-    for group in ("decoders", "gguf", "texts", "encoders", "arrays")
+    for group in GROUPS
     if importlib.util.find_spec(f"benchmarks.exactness.{group}") is not None
 ]
 
 
 def short_cases() -> list[Case]:
-    modules = (importlib.import_module(f"benchmarks.exactness.{group}") for group in GROUPS)
+    modules = (importlib.import_module(f"benchmarks.exactness.{group}") for group in _THERE)
     return [case for module in modules for case in module.cases() if case.is_short]
 
 
