@@ -26,6 +26,8 @@ from headway.engine.sampling import Row, Sampled, sample
 from headway.engine.weights import random_tensors, read_config, read_llama
 from headway.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+
 
 class Decoder(Protocol):
     shape: Shape
@@ -86,6 +88,7 @@ def load(
         raise ConfigError(
             f"is for models of Llama's kind; {reason}", field="options.random_weights"
         )
+    _log.info("computed through transformers, %s", reason or "as is asked")
     return _of_transformers(folder, config, dtype, max_context, kernels)
 
 

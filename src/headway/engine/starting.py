@@ -10,7 +10,7 @@ import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.cpu.building import compiled, multiplies_bf16
-from headway.engine.decoders.support import longest_of, text_config_of
+from headway.engine.decoders.support import longest_of, text_config_of, why_not
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
@@ -63,6 +63,9 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     if options.quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"{options.quantization!r} is not one of {known}", field="quantization")
+    reason = why_not(read_config(folder), "transformers")  # what no engine computes
+    if reason is not None:
+        raise ConfigError(f"{folder}: {reason}")
     if _device_of(options) == "cuda":
         if options.quantization == "int8":
             raise ConfigError("int8 weights are for a CPU; a GPU has fp8", field="quantization")
@@ -163,9 +166,10 @@ def _threads() -> int:
 def _common_width(folder: Path) -> int:
     """What all rows' widths are multiples of."""
     config = text_config_of(read_config(folder))
-    heads, hidden = (config.get(name) or 0 for name in ("num_attention_heads", "hidden_size"))
-    head = config.get("head_dim") or (hidden // heads if heads else 0)
-    return math.gcd(hidden, config.get("intermediate_size") or 0, head)
+    names = ("num_attention_heads", "hidden_size", "head_dim", "intermediate_size")
+    sizes = [each if isinstance(each, int) else 0 for each in map(config.get, names)]
+    heads, hidden, head, inner = sizes
+    return math.gcd(hidden, inner, head or (hidden // heads if heads else 0))
 
 
 def _context(folder: Path, options: EngineOptions) -> int:

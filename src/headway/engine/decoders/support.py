@@ -34,6 +34,13 @@ _SIZES = (
     "num_hidden_layers",
     "vocab_size",
 )
+_LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "attention_chunk_size",
+    "sliding_window",
+    "original_max_position_embeddings",
+)
 _USED = {
     *_SIZES,
     *("head_dim", "hidden_act", "layer_types", "max_position_embeddings", "max_window_layers"),
@@ -90,7 +97,8 @@ _LAYERS = {"full_attention", "attention", "sliding_attention", "chunked_attentio
 def why_not(config: Config, engine: Engine) -> str | None:
     """The reason why that engine does not compute this config.json; None: it does."""
     text = text_config_of(config)
-    found = _quantised(config) or _quantised(text) or _contradiction(text) or _odd_layer(text)
+    checks = (_quantised, _odd_length, _contradiction, _odd_layer)
+    found = _quantised(config) or next(filter(None, (check(text) for check in checks)), None)
     if found is not None:
         return found
     if engine == "transformers":
@@ -120,14 +128,14 @@ def longest_of(config: Config) -> int:
     text = text_config_of(config)
     if text.get("model_type") in _DEFAULTS:
         text = completed(text)
-    lengths = [text.get("max_position_embeddings") or text.get("n_positions") or 8192]
-    if text.get("use_sliding_window", True):
-        lengths.append(text.get("sliding_window"))
-    lengths.append(text.get("attention_chunk_size"))
-    for rope in _ropes(text):
-        if rope["rope_type"] == "longrope":
-            lengths.append(_original_length(text, rope))
-    return min(int(each) for each in lengths if each)
+    names = list(_LENGTHS[:3])
+    if _has_window(text):
+        names.append("sliding_window")
+    lengths = [text.get(name) for name in names]
+    lengths += [
+        _original_length(text, rope) for rope in _ropes(text) if rope["rope_type"] == "longrope"
+    ]
+    return min((each for each in lengths if each), default=8192)
 
 
 def _original_length(text: Config, rope: Config) -> int | None:
@@ -146,6 +154,14 @@ def _quantised(config: Config) -> str | None:
     if method is None:
         method = "MLX" if "group_size" in found else "an unnamed method"
     return f"quantization_config: weights quantised by {method} are not computed"
+
+
+def _odd_length(text: Config) -> str | None:
+    for name in _LENGTHS:
+        value = text.get(name)
+        if value is not None and (not isinstance(value, int) or value < 0):
+            return f"{name} is {value!r}, not a length"
+    return None
 
 
 def _contradiction(text: Config) -> str | None:
@@ -220,12 +236,21 @@ def _odd_value(config: Config) -> str | None:
         return f"tie_word_embeddings is {config['tie_word_embeddings']!r}"
     if config.get("attention_bias") and config["model_type"] in ("mistral", "qwen2"):
         return "attention_bias"
+    odd = sorted(set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"})
+    if odd:
+        return f"layer_types: {odd[0]}"
+    if "sliding_attention" in (config.get("layer_types") or ()) and not _has_window(config):
+        return "layer_types has sliding_attention, and there is no sliding_window"
     heads, kv_heads = config["num_attention_heads"], kv_heads_of(config)
     if heads % kv_heads:
         return f"{heads} attention heads are not a multiple of {kv_heads} key heads"
     return (
         f"head_dim is {head_size_of(config)}, an odd number" if head_size_of(config) % 2 else None
     )
+
+
+def _has_window(config: Config) -> bool:
+    return bool(config.get("sliding_window") and config.get("use_sliding_window", True))
 
 
 def _odd_parameters(config: Config) -> str | None:
