@@ -287,7 +287,7 @@ def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> No
         **sizes, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="cap attention's logits"):
+    with pytest.raises(ConfigError, match="'softcap': a cap on attention's logits"):
         Engine(tmp_path)
 
 

@@ -35,11 +35,13 @@ class KvCache:
         self.values = [_zeros(size, dtype, device) for _ in range(shape.layers)]
         self._flat_keys = [each.flatten(0, 1) for each in self.keys]
         self._flat_values = [each.flatten(0, 1) for each in self.values]
+        self.is_finite = True  # all that `write` was given
 
     def write(
         self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Put each token's key and value at its place: block number × block size + position."""
+        self.is_finite = self.is_finite and bool((keys.sum() + values.sum()).isfinite())
         self._flat_keys[layer].index_copy_(0, places, keys)
         self._flat_values[layer].index_copy_(0, places, values)
 

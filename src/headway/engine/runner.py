@@ -1,9 +1,9 @@
 """Runs steps, in order, on one device. Decides nothing: the step says what to compute."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -19,17 +19,21 @@ from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.decoders import llama
+from headway.engine.decoders.support import completed, why_not
 from headway.engine.inputs import Inputs, inputs_of
 from headway.engine.known import Known, MatcherOf, known_of, places_of
 from headway.engine.sampling import Row, Sampled, sample
-from headway.engine.weights import random_tensors, read_config, read_tensors
+from headway.engine.weights import random_tensors, read_config, read_llama
 from headway.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 class Decoder(Protocol):
     shape: Shape
     dtype: torch.dtype
     vocabulary: int
+    longest: int  # context: up to there it is exact
     kernels: Kernels | None  # ours for this CPU and dtype; None: torch computes
 
     @property
@@ -62,11 +66,13 @@ def load(
     Rounded: with weights of 8 bits.
     """
     config = read_config(folder)
-    if llama.runs(config) and not use_transformers:
+    reason = why_not(config, "own")
+    if reason is None and not use_transformers:
+        config = completed(config)
         tensors = (
             random_tensors(config, dtype=dtype, device="cpu")
             if random_weights
-            else read_tensors(folder)
+            else read_llama(folder, config)
         )
         return llama.LlamaDecoder(
             config,
@@ -77,12 +83,33 @@ def load(
             is_rounded=is_rounded,
         )
     if is_rounded:
-        raise ConfigError("int8 is for models of Llama's kind", field="quantization")
+        raise ConfigError(f"int8 is for models of Llama's kind; {reason}", field="quantization")
     if random_weights:
-        raise ConfigError("is for models of Llama's kind", field="options.random_weights")
-    from headway.engine.decoders.transformers import TransformersDecoder
+        raise ConfigError(
+            f"is for models of Llama's kind; {reason}", field="options.random_weights"
+        )
+    _log.info("computed through transformers, %s", reason or "as is asked")
+    return _of_transformers(folder, config, dtype, max_context, kernels)
 
-    return TransformersDecoder(folder, dtype=dtype, kernels=kernels)
+
+def _of_transformers(
+    folder: Path,
+    config: Mapping[str, Any],
+    dtype: torch.dtype,
+    max_context: int,
+    kernels: Kernels | None,
+) -> Decoder:
+    reason = why_not(config, "transformers")
+    if reason is not None:  # before transformers is imported, and its own defaults are read
+        raise ConfigError(f"{folder}: {reason}")
+    try:
+        from headway.engine.decoders.proof import prove
+        from headway.engine.decoders.transformers import TransformersDecoder
+    except ImportError as error:
+        raise ConfigError(f"{folder} needs transformers: {error}") from error
+    decoder = TransformersDecoder(folder, dtype=dtype, max_context=max_context, kernels=kernels)
+    prove(decoder)
+    return decoder
 
 
 @dataclass(frozen=True, slots=True)

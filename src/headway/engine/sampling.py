@@ -30,12 +30,17 @@ class Row:
 class Sampled:
     tokens: list[int]
     logprobs: list[Logprobs | None]
+    broken: tuple[int, ...] = ()  # rows with logits that are no numbers: their token means nothing
 
 
 def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
     """One token for each row of the logits."""
     logits = logits.float()
     raw = logits
+    broken = (~logits.amax(-1).isfinite()).nonzero()[:, 0].tolist()
+    if broken:
+        logits = logits.clone()
+        logits[broken] = 0.0  # nothing below meets what is no number
     if any(_is_adjusted(each) for each in rows):
         logits = logits.clone()
         for index, row in enumerate(rows):
@@ -50,7 +55,7 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
         None if row.sampling.logprobs is None else _logprobs(line, token, row.sampling.logprobs)
         for line, token, row in zip(raw, tokens, rows, strict=True)
     ]
-    return Sampled(tokens, logprobs)
+    return Sampled(tokens, logprobs, tuple(broken))
 
 
 def chance(seed: int, position: int) -> float:

@@ -10,6 +10,7 @@ import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.cpu.building import compiled, multiplies_bf16
+from headway.engine.decoders.support import longest_of, text_config_of, why_not
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
@@ -62,6 +63,9 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     if options.quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"{options.quantization!r} is not one of {known}", field="quantization")
+    reason = why_not(read_config(folder), "transformers")  # what no engine computes
+    if reason is not None:
+        raise ConfigError(f"{folder}: {reason}")
     if _device_of(options) == "cuda":
         if options.quantization == "int8":
             raise ConfigError("int8 weights are for a CPU; a GPU has fp8", field="quantization")
@@ -93,6 +97,9 @@ def _start_on_cpu(folder: Path, options: EngineOptions) -> Runner:
             "int8 makes nothing faster here: its kernels need an x86-64 CPU with AVX2, Linux and a "
             "C compiler"
         )
+    if decoder.longest < context:
+        _log.warning("this model is exact up to %d tokens: no sequence has more", decoder.longest)
+        context = decoder.longest
     block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
     limits = _limits(options, context, block_bytes)
     try:
@@ -158,14 +165,15 @@ def _threads() -> int:
 
 def _common_width(folder: Path) -> int:
     """What all rows' widths are multiples of."""
-    config = read_config(folder)
-    heads, hidden = (config.get(name) or 0 for name in ("num_attention_heads", "hidden_size"))
-    head = config.get("head_dim") or (hidden // heads if heads else 0)
-    return math.gcd(hidden, config.get("intermediate_size") or 0, head)
+    config = text_config_of(read_config(folder))
+    names = ("num_attention_heads", "hidden_size", "head_dim", "intermediate_size")
+    sizes = [each if isinstance(each, int) else 0 for each in map(config.get, names)]
+    heads, hidden, head, inner = sizes
+    return math.gcd(hidden, inner, head or (hidden // heads if heads else 0))
 
 
 def _context(folder: Path, options: EngineOptions) -> int:
-    longest, asked = _longest(folder), options.max_context
+    longest, asked = longest_of(read_config(folder)), options.max_context
     if asked is not None and asked > longest:
         _log.warning("max_context is %d; the model's own, %d, is used", asked, longest)
     return min(asked or 8192, longest)
@@ -188,14 +196,3 @@ def dtype_of(asked: str) -> torch.dtype:
     if asked not in _DTYPES:
         raise ConfigError(f"{asked!r} is not one of {', '.join(DTYPES)}", field="dtype")
     return _DTYPES[asked]
-
-
-def _longest(folder: Path) -> int:
-    """The context that the model was made for; with a sliding window, as far as it reaches: up to
-    there it is the same as full attention."""
-    config = read_config(folder)
-    longest = int(config.get("max_position_embeddings") or config.get("n_positions") or 8192)
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", True):
-        longest = min(longest, int(window))
-    return longest

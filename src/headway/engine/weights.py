@@ -2,13 +2,36 @@
 the same shapes drawn at random, for benchmarks."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from headway.errors import ConfigError
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_DTYPES = ("F64", "F32", "F16", "BF16")
+# What quantised weights have beside them, and who has it.
+_QUANTISED = {
+    ".qweight": "GPTQ or AWQ",
+    ".qzeros": "GPTQ or AWQ",
+    ".g_idx": "GPTQ",
+    ".scales": "GPTQ, AWQ or MLX",
+    ".biases": "MLX",
+    ".SCB": "bitsandbytes",
+    ".absmax": "bitsandbytes",
+    ".quant_map": "bitsandbytes",
+    ".weight_scale": "compressed-tensors",
+    ".weight_packed": "compressed-tensors",
+    ".weight_scale_inv": "fp8",
+    ".input_scale": "fp8",
+    "_blocks": "mxfp4",
+    "_scales": "mxfp4",
+}
+_TIED = ("lm_head.weight", "embed_tokens.weight")
+_UNUSED = ".rotary_emb.inv_freq"  # of old files: computed, not read
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -22,17 +45,168 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+class Stored(NamedTuple):
+    """A tensor in a file, before it is read."""
+
+    file: Path
+    dtype: str  # as safetensors names it
+    shape: tuple[int, ...]
+
+
+def stored_tensors(folder: Path) -> dict[str, Stored]:
+    """What the index names, or what the one file holds. A file beside them is not looked at."""
+    from safetensors import SafetensorError, safe_open
+
+    found = {}
+    for file, wanted in _files(folder).items():
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                held = set(tensors.keys())
+                _check_index(file, held, wanted)
+                for name in held:
+                    each = tensors.get_slice(name)
+                    found[name] = Stored(file, each.get_dtype(), tuple(each.get_shape()))
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{file}: {error}") from error
+    return found
+
+
+def _check_index(file: Path, held: set[str], wanted: set[str] | None) -> None:
+    if wanted is None:
+        return
+    for name in sorted(wanted - held):
+        raise ConfigError(f"{file}: has no {name}, which {_INDEX} says is there")
+    for name in sorted(held - wanted):
+        raise ConfigError(f"{file}: holds {name}, which {_INDEX} does not name")
+
+
 def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of the folder's safetensors files, one at a time."""
+    """The same tensors, read one at a time."""
     from safetensors import safe_open
 
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ConfigError(f"{folder}: holds no .safetensors file")
-    for file in files:
+    stored = stored_tensors(folder)
+    for file in dict.fromkeys(each.file for each in stored.values()):
         with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 (it is no dict)
-                yield name, tensors.get_tensor(name)
+            for name, each in stored.items():
+                if each.file == file:
+                    yield name, tensors.get_tensor(name)
+
+
+def _files(folder: Path) -> Mapping[Path, set[str] | None]:
+    """The files to read, and of each the tensors that the index names; None: all."""
+    single, index = folder / _SINGLE, folder / _INDEX
+    if not index.exists():
+        if not single.exists():
+            raise ConfigError(f"{folder}: has neither {_SINGLE} nor {_INDEX}")
+        return {single: None}
+    try:
+        named = json.loads(index.read_text())["weight_map"]
+        files: defaultdict[Path, set[str]] = defaultdict(set)
+        for name, file in named.items():
+            files[folder / file].add(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{index}: is no index of tensors: {error!r}") from error
+    if single.exists() and single not in files:
+        raise ConfigError(f"{folder}: has {_SINGLE}, and {_INDEX} names other files: which is it?")
+    outside = [file for file in files if file.parent != folder]
+    if outside:
+        raise ConfigError(f"{index}: names {outside[0]}, which is not a file beside it")
+    return dict(files)
+
+
+def check_stored(folder: Path, *, ignored: tuple[str, ...]) -> None:
+    """Before another library reads them: it widens whole numbers, and drops what scales them."""
+    for name, each in stored_tensors(folder).items():
+        if not name.endswith(ignored):
+            _check_kind(folder, name, each)
+
+
+def _check_kind(folder: Path, name: str, stored: Stored) -> None:
+    for ending, method in _QUANTISED.items():
+        if name.endswith(ending):
+            raise ConfigError(f"{folder}: {name} is of weights quantised by {method}: not computed")
+    if stored.dtype not in _DTYPES:
+        raise ConfigError(f"{folder}: {name} is {stored.dtype}: quantised weights are not computed")
+
+
+def read_llama(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of one of Llama's kin: exactly those that its configuration asks for."""
+    stored = stored_tensors(folder)
+    by_name = {_plain(name): each for name, each in stored.items()}
+    if len(by_name) < len(stored):
+        raise ConfigError(f'{folder}: has a tensor twice, with and without "model." in its name')
+    _check(folder, config, by_name)
+    tensors = ((_plain(name), each) for name, each in read_tensors(folder))
+    unused = (_UNUSED, "lm_head.weight") if config.get("tie_word_embeddings") else _UNUSED
+    return ((name, each) for name, each in tensors if not name.endswith(unused))
+
+
+def _check(folder: Path, config: Mapping[str, Any], stored: Mapping[str, Stored]) -> None:
+    expected = dict(shapes_of(config))
+    for name, each in stored.items():
+        _check_kind(folder, name, each)
+    if config.get("tie_word_embeddings") and "lm_head.weight" in stored:
+        expected["lm_head.weight"] = expected["model.embed_tokens.weight"]
+        _check_tied(folder)
+    missing = sorted(expected.keys() - stored.keys())
+    if missing:
+        raise ConfigError(f"{folder}: {missing[0]} is missing{_more(missing)}")
+    for name, each in stored.items():
+        if name.endswith(_UNUSED):
+            continue
+        if name not in expected:
+            raise ConfigError(f"{folder}: holds {name}, which this model has no use for")
+        if each.shape != expected[name]:
+            raise ConfigError(f"{folder}: {name} is {each.shape}, not {expected[name]}")
+
+
+def _check_tied(folder: Path) -> None:
+    """transformers ties them by the configuration; newer ones do not where the two differ."""
+    both = {_plain(name): each for name, each in read_tensors(folder) if name.endswith(_TIED)}
+    head, embedding = both["lm_head.weight"], both["model.embed_tokens.weight"]
+    if not torch.equal(head, embedding):
+        raise ConfigError(
+            f"{folder}: lm_head.weight differs from the embeddings, and tie_word_embeddings is set"
+        )
+
+
+def _plain(name: str) -> str:
+    """As a model with its head names it; one that was saved without has no "model." before it."""
+    return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+
+
+def _more(names: list[str]) -> str:
+    return f", and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def shapes_of(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor of one of Llama's kin."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"]
+    size = config.get("head_dim") or hidden // heads
+    queries, keys = heads * size, (config.get("num_key_value_heads") or heads) * size
+    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
+    yield "model.norm.weight", (hidden,)
+    if not config.get("tie_word_embeddings"):
+        yield "lm_head.weight", (config["vocab_size"], hidden)
+    is_biased = config.get("attention_bias")
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}."
+        yield layer + "input_layernorm.weight", (hidden,)
+        yield layer + "post_attention_layernorm.weight", (hidden,)
+        if config.get("model_type") == "qwen3":
+            yield layer + "self_attn.q_norm.weight", (size,)
+            yield layer + "self_attn.k_norm.weight", (size,)
+        for name, out in (("q", queries), ("k", keys), ("v", keys)):
+            yield f"{layer}self_attn.{name}_proj.weight", (out, hidden)
+            if is_biased or config.get("model_type") == "qwen2":
+                yield f"{layer}self_attn.{name}_proj.bias", (out,)
+        yield layer + "self_attn.o_proj.weight", (hidden, queries)
+        if is_biased:
+            yield layer + "self_attn.o_proj.bias", (hidden,)
+        yield layer + "mlp.gate_proj.weight", (inner, hidden)
+        yield layer + "mlp.up_proj.weight", (inner, hidden)
+        yield layer + "mlp.down_proj.weight", (hidden, inner)
 
 
 def random_tensors(
@@ -40,34 +214,6 @@ def random_tensors(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """What a folder of Llama's kind would hold, drawn at random where it is used: nothing is
     written, read or copied."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads = config["num_attention_heads"]
-    size = config.get("head_dim") or hidden // heads
-    queries, keys = heads * size, (config.get("num_key_value_heads") or heads) * size
-
-    def matrix(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=device).normal_(std=0.02)
-
-    def ones(count: int) -> torch.Tensor:
-        return torch.ones(count, dtype=dtype, device=device)
-
-    yield "model.embed_tokens.weight", matrix(config["vocab_size"], hidden)
-    yield "model.norm.weight", ones(hidden)
-    if not config.get("tie_word_embeddings"):
-        yield "lm_head.weight", matrix(config["vocab_size"], hidden)
-    is_biased = config.get("model_type") == "qwen2" or config.get("attention_bias")
-    for number in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{number}."
-        yield layer + "input_layernorm.weight", ones(hidden)
-        yield layer + "post_attention_layernorm.weight", ones(hidden)
-        if config.get("model_type") == "qwen3":
-            yield layer + "self_attn.q_norm.weight", ones(size)
-            yield layer + "self_attn.k_norm.weight", ones(size)
-        for name, out in (("q", queries), ("k", keys), ("v", keys)):
-            yield f"{layer}self_attn.{name}_proj.weight", matrix(out, hidden)
-            if is_biased:
-                yield f"{layer}self_attn.{name}_proj.bias", ones(out)
-        yield layer + "self_attn.o_proj.weight", matrix(hidden, queries)
-        yield layer + "mlp.gate_proj.weight", matrix(inner, hidden)
-        yield layer + "mlp.up_proj.weight", matrix(inner, hidden)
-        yield layer + "mlp.down_proj.weight", matrix(hidden, inner)
+    for name, shape in shapes_of(config):
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        yield name, tensor.normal_(std=0.02) if len(shape) > 1 else tensor.fill_(1.0)

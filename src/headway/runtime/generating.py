@@ -40,6 +40,10 @@ class StepResult(Protocol):
     def tokens(self) -> list[int]: ...
     @property
     def logprobs(self) -> "list[Any]": ...
+    @property
+    def broken(self) -> Sequence[int]:
+        """Which of them have no token: the model's numbers are none."""
+        ...
 
 
 class RunningStep(Protocol):
@@ -323,18 +327,28 @@ class EngineLoop:
         if self._under_way:  # it begins on the device only now
             expected_s = self._scheduler.expected_s(self._under_way[0][0])
             self._due_at = self._hand_over.at(now, expected_s)
+        outputs = [self._break(step.sampled[row]) for row in result.broken]
         ended = {
             each.sequence: each for each in self._scheduler.complete(step, result.tokens, seconds)
         }
-        outputs = []
         for sequence, token, logprobs in zip(
             step.sampled, result.tokens, result.logprobs, strict=True
         ):
+            if sequence not in self.unfinished:
+                continue  # it ended while the step ran
             finished = ended.get(sequence)
             if finished is not None:
                 self._end(finished)
             outputs.append(Output(sequence, token, logprobs, finished))
         return outputs
+
+    def _break(self, sequence: int) -> Output:
+        """No text follows from logits that are no numbers; its neighbours go on."""
+        self._scheduler.cancel(sequence)
+        self._adapters.left(sequence)
+        self.unfinished.discard(sequence)
+        self._engine.drop(sequence)
+        return Output(sequence, error=ModelFailed("the model's logits are not finite numbers"))
 
     def _end(self, finished: Finished) -> Output:
         self._adapters.left(finished.sequence)

@@ -29,6 +29,7 @@ class _Done(NamedTuple):
     tokens: list[int]
     logprobs: list[Any]
     seconds: None = None
+    broken: tuple[int, ...] = ()
 
     def result(self) -> "_Done":
         return self

@@ -23,7 +23,7 @@ class PlainAttention(Attention):
         super().__init__(cache, inputs, dtype=cache.keys[0].dtype)
         assert inputs.context is not None
         self._context = inputs.context
-        self._decode_mask = self._mask_decodes() if inputs.decodes else None
+        self._decode_mask = self._mask_decodes()
         self._segments = [(each, torch.tensor(each.rows)) for each in self._context.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
 
@@ -60,6 +60,9 @@ class PlainAttention(Attention):
             each.index_select(0, flat).view(count, -1, kv_heads, features).transpose(1, 2)
             for each in (all_keys, all_values)
         )
+        if not self._cache.is_finite:  # what is masked is multiplied, too: 0 × NaN is NaN
+            hidden = self._decode_mask[:, 0].transpose(1, 2)[:, None] < 0
+            keys, values = (each.masked_fill(hidden, 0.0) for each in (keys, values))
         grouped = queries.view(count, kv_heads, heads // kv_heads, features)
         if not self._segments:
             out = F.scaled_dot_product_attention(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 
+from headway.engine.cached import cache_folder
 from headway.engine.cpu.kernels import Kernels
 
 _SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
@@ -88,7 +89,7 @@ def built(instructions: Instructions, dtype: torch.dtype) -> Kernels | None:
     """The kernels of one kind, compiled if they never were; None: there is no compiler for that."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     flags = _flags(instructions, dtype)
-    library = _library(compiler, _folder(), flags)
+    library = _library(compiler, cache_folder("kernels"), flags)
     if library is None:
         return None
     try:
@@ -104,17 +105,6 @@ def built(instructions: Instructions, dtype: torch.dtype) -> Kernels | None:
 def _flags(instructions: Instructions, dtype: torch.dtype) -> tuple[str, ...]:
     of_cache = ("-DCACHE_BF16",) if dtype == torch.bfloat16 else ()
     return (*_FLAGS, *instructions.flags, *of_cache)
-
-
-def _folder() -> Path:
-    """Where compiled kernels are kept. What lies there runs as us, so nobody else may write it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = cache / "headway" / "kernels"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise PermissionError(f"others may write into {folder}")
-    return folder
 
 
 def _library(compiler: str | None, folder: Path, flags: tuple[str, ...]) -> Path | None:

@@ -15,22 +15,8 @@ from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.layers import Parts, layers_at_once
-from headway.engine.decoders.rotary import SUPPORTED, pair_neighbours, rope_of, rotate, rotations
+from headway.engine.decoders.rotary import pair_neighbours, rope_of, rotate, rotations
 from headway.engine.linear import Linear, PanelLinear, linear
-
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
-
-
-def runs(config: Mapping[str, Any]) -> bool:
-    """Can this module run a model of such a configuration, to the letter?"""
-    return (
-        config.get("model_type") in KINDS
-        and config.get("hidden_act", "silu") == "silu"
-        and rope_of(config)["rope_type"] in SUPPORTED
-        and not config.get("mlp_bias")
-        and (not config.get("sliding_window") or not config.get("use_sliding_window", True))
-        and "quantization_config" not in config
-    )
 
 
 class LlamaDecoder:
@@ -51,6 +37,7 @@ class LlamaDecoder:
         self._config = config
         self.vocabulary: int = config["vocab_size"]
         self.shape = Shape(config["num_hidden_layers"], kv_heads, features)
+        self.longest = max_context
         self.dtype = dtype
         self.kernels = kernels
         self._row_dtype = dtype if kernels is None else torch.float32
@@ -71,9 +58,8 @@ class LlamaDecoder:
             epsilon,
             width=embedding.shape[1],
         )
-        head = given.pop("lm_head.weight", None)
-        is_tied = head is None or config.get("tie_word_embeddings")
-        self._head = make.linear(embedding if is_tied else head)
+        head = given.pop("lm_head.weight", None)  # None: it is the embedding
+        self._head = make.linear(embedding if head is None else head)
         self._norm = make.norm(given.pop("norm.weight"))
 
     def __call__(

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-SUPPORTED = ("default", "linear", "llama3")
-
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The rope's parameters, wherever this version of transformers has written them."""

@@ -1,9 +1,12 @@
-"""Any decoder of `transformers` that supports its attention interface, on our cache.
+"""Decoders of `transformers` on our cache, where attention is all that joins their rows.
 
-An attention function is registered under our name, and no mask function: transformers then builds
-no mask and hands our keyword through every layer.
+`transformers` says what a model is: its tensors, its layers, its positions. Attention alone is ours
+(`interface`); that the two together are what `transformers` computes is proved before the first
+answer (`proof`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +17,48 @@ from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
-from headway.errors import ConfigError
+from headway.engine.decoders.interface import (
+    OBSERVED,
+    PAGED,
+    Layer,
+    Observer,
+    causal_until,
+    forget_masks,
+    register,
+)
+from headway.engine.decoders.support import longest_of, why_not
+from headway.engine.weights import check_stored
+from headway.errors import ConfigError, HeadwayError
 
-_NAME = "headway_paged"
+_LOOKED_AT = 7  # tokens
+# Of old files: computed when the model is made.
+_UNUSED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias")
+_UNUSED += (".attention.masked_bias", ".position_ids")
 
 
 class TransformersDecoder:
-    def __init__(self, folder: Path, *, dtype: torch.dtype, kernels: Kernels | None = None) -> None:
-        from transformers import AttentionInterface, AutoModelForCausalLM
-
-        AttentionInterface.register(_NAME, _attention)
-        self._model = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=_NAME,
-            local_files_only=True,
-            trust_remote_code=False,
-        ).eval()
-        kind = type(self._model)
-        if not getattr(kind, "_supports_attention_backend", False):
-            raise ConfigError(
-                f"{folder}: {kind.__name__} does not support transformers' attention interface"
-            )
-        config = self._model.config.get_text_config()
-        _check(config, folder)
-        heads = config.num_attention_heads
-        features = getattr(config, "head_dim", None) or config.hidden_size // heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        self.vocabulary: int = config.vocab_size
-        self.shape = Shape(config.num_hidden_layers, kv_heads, features)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dtype: torch.dtype,
+        max_context: int,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self.folder = folder
+        self._model = _loaded(folder, dtype)
+        self.config: dict[str, Any] = self._model.config.to_dict()
+        reason = why_not(self.config, "transformers")
+        if reason is not None:
+            raise ConfigError(f"{folder}: {reason}")
+        self.vocabulary: int = self._model.config.get_text_config().vocab_size
         self.dtype = dtype
         self.kernels = kernels  # for attention
         self._adapting: Adapting | None = None  # of the step that runs
         self._adapted: set[str] = set()  # modules that ask for it
+        observer = self._observe(torch.arange(_LOOKED_AT) % self.vocabulary)
+        self.shape = _shape(observer, folder)
+        self.longest = _longest(observer, folder, min(max_context, longest_of(self.config)))
 
     @property
     def adaptable(self) -> Sizes:
@@ -88,6 +100,11 @@ class TransformersDecoder:
     ) -> torch.Tensor:
         """The logits after these rows."""
         self._adapting = adapting
+        return self._forward(ids, positions, attention, rows)
+
+    def _forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, attention: Any, rows: torch.Tensor
+    ) -> torch.Tensor:
         answer = self._model(
             input_ids=ids[None],
             position_ids=positions[None],
@@ -96,35 +113,132 @@ class TransformersDecoder:
             headway_attention=attention,
         )
         logits: torch.Tensor = answer.logits[0]
-        return logits
+        return logits if len(logits) == len(rows) else logits[rows]
+
+    # ---- for the proof
+
+    def observe(
+        self, ids: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[dict[int, Layer], torch.Tensor]:
+        """What each layer gives to attention, and the logits, where each row attends to itself."""
+        observer = Observer()
+        with torch.inference_mode(), self._attending(OBSERVED):
+            logits = self._forward(ids, positions, observer, torch.arange(len(ids)))
+        return observer.layers, logits
+
+    def alone(self, ids: torch.Tensor, count: int, implementation: str) -> torch.Tensor:
+        """The last logits of one sequence, all of it computed by `transformers`."""
+        with torch.inference_mode(), self._attending(implementation):
+            logits: torch.Tensor = self._model(input_ids=ids[None], use_cache=False).logits[0]
+        return logits[-count:].float()
+
+    def _observe(self, ids: torch.Tensor) -> Observer:
+        observer = Observer()
+        try:
+            with torch.inference_mode(), self._attending(OBSERVED):
+                self._forward(ids, torch.arange(len(ids)), observer, torch.tensor([0]))
+        except HeadwayError as error:
+            raise ConfigError(f"{self.folder}: {error}") from error
+        except Exception as error:
+            kind = type(self._model).__name__
+            raise ConfigError(
+                f"{self.folder}: {kind} does not run on a packed row with attention of ours: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return observer
+
+    @contextmanager
+    def _attending(self, implementation: str) -> Iterator[None]:
+        config = self._model.config
+        config._attn_implementation = implementation
+        try:
+            yield
+        finally:
+            config._attn_implementation = PAGED
+            forget_masks()
+
+
+def _loaded(folder: Path, dtype: torch.dtype) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    register()
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ConfigError(f"{folder}: transformers does not read config.json: {error}") from error
+    reason = why_not(config.to_dict(), "transformers")
+    if reason is not None:
+        raise ConfigError(f"{folder}: {reason}")
+    kind = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if isinstance(kind, type) and not getattr(kind, "_supports_attention_backend", False):
+        raise ConfigError(
+            f"{folder}: {kind.__name__} does not support transformers' attention interface"
+        )
+    check_stored(folder, ignored=_UNUSED)
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=PAGED,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise ConfigError(f"{folder}: transformers does not load it: {error}") from error
+    _check_loaded(folder, info)
+    return model.eval()
+
+
+def _check_loaded(folder: Path, info: Any) -> None:
+    """transformers draws what is missing at random, and says so in a log only."""
+    for name in sorted(info["missing_keys"]):
+        raise ConfigError(f"{folder}: {name} is missing")
+    for name in sorted(info["unexpected_keys"]):
+        if not name.endswith(_UNUSED):
+            raise ConfigError(f"{folder}: holds {name}, which this model has no use for")
+    for each in info["mismatched_keys"]:
+        raise ConfigError(f"{folder}: {each} has another shape than config.json says")
+    for each in info.get("error_msgs") or ():
+        raise ConfigError(f"{folder}: {each}")
+
+
+def _shape(observer: Observer, folder: Path) -> Shape:
+    """What each layer keeps: seen, not read from the configuration."""
+    layers = observer.layers
+    twice = [index for index, count in observer.calls.items() if count > 1]
+    if twice:
+        raise ConfigError(f"{folder}: layer {twice[0]} attends more than once for a token")
+    if sorted(layers) != list(range(len(layers))) or not layers:
+        missing = min(set(range(len(layers) + 1)) - set(layers))
+        raise ConfigError(f"{folder}: layer {missing} keeps a state that is not attention's")
+    kept = {(each.keys.shape[1], each.keys.shape[2]) for each in layers.values()}
+    if len(kept) > 1:
+        found = " and ".join(f"{heads} × {size}" for heads, size in sorted(kept))
+        raise ConfigError(f"{folder}: layers keep keys of different sizes: {found}")
+    ((heads, size),) = kept
+    for index, each in layers.items():
+        if each.values.shape[1] != heads or each.values.shape[2] > size:
+            raise ConfigError(f"{folder}: layer {index} keeps values unlike its keys")
+    return Shape(len(layers), heads, size)
+
+
+def _longest(observer: Observer, folder: Path, context: int) -> int:
+    """As far as every mask that the model asks for is the usual triangle."""
+    found = min([context, *observer.windows])
+    for mask in observer.masks:
+        try:
+            found = min(found, causal_until(mask, found))
+        except Exception as error:
+            raise ConfigError(f"{folder}: its mask cannot be looked at: {error}") from error
+    if found < 2:
+        raise ConfigError(f"{folder}: its attention mask is not causal")
+    return found
 
 
 def _sizes(module: Any) -> tuple[int, int]:
     if type(module).__name__ == "Conv1D":  # GPT-2's: a Linear with its weight transposed
         return module.weight.shape[0], module.weight.shape[1]
     return module.in_features, module.out_features
-
-
-def _check(config: Any, folder: Path) -> None:
-    """Refuse what would be computed wrongly: our attention knows neither of these."""
-    if getattr(config, "attn_logit_softcapping", None):
-        raise ConfigError(f"{folder}: models that cap attention's logits are not supported")
-    if config.model_type == "gpt_oss":
-        raise ConfigError(f"{folder}: models with attention sinks are not supported")
-
-
-def _attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    headway_attention: Attention,
-    scaling: float | None = None,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """`[1, head, token, feature]`, queries and keys already rotated."""
-    packed = (each[0].transpose(0, 1).contiguous() for each in (query, key, value))
-    out = headway_attention(module.layer_idx, *packed, scale=scaling)
-    return out[None], None

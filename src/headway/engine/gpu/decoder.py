@@ -74,8 +74,8 @@ class GpuDecoder:
         self._embedding = given.pop("embed_tokens.weight")
         self._layers = [_layer(given, index) for index in range(self.shape.layers)]
         self._norm = given.pop("norm.weight")
-        head = given.pop("lm_head.weight", None)
-        self._head = self._embedding if head is None or config.get("tie_word_embeddings") else head
+        head = given.pop("lm_head.weight", None)  # None: it is the embedding
+        self._head = self._embedding if head is None else head
 
     def quantise(self) -> None:
         """From now on the layers' weights are 8-bit floats. The head's stay."""

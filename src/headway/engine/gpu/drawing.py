@@ -46,8 +46,9 @@ class CutDraws:
             part = given[:, first : first + _TOGETHER]
             rows, slots = part[:2].long()
             drawn = draw(logits[rows], part[2:])
-            tokens[rows] = drawn.to(tokens.dtype)
-            last[slots] = drawn
+            is_number = logits[rows].amax(-1).isfinite()
+            tokens[rows] = drawn.where(is_number, -1).to(tokens.dtype)
+            last[slots] = drawn.where(is_number, 0)
 
     def warm_up(self, logits: torch.Tensor) -> None:
         """The device's library loads what it needs before the first request."""

@@ -57,7 +57,9 @@ class Running:
         if self._began is not None and self._ended is not None:
             self._ended.synchronize()
             self.seconds = self._began.elapsed_time(self._ended) / 1e3
-        sampled = Sampled(self._tokens.tolist(), [None] * self._count)
+        tokens = self._tokens.tolist()
+        broken = tuple(row for row, token in enumerate(tokens) if token < 0)
+        sampled = Sampled([max(token, 0) for token in tokens], [None] * self._count, broken)
         if self._by_host:
             self._runner.choose(self._by_host, sampled)
         self._sampled = sampled

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from headway.core.generation.limits import Limits
-from headway.engine.decoders import llama
+from headway.engine.decoders.support import completed, why_not
 from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner
 from headway.engine.gpu.tuning import check_device, this_device
 from headway.engine.gpu.warming import warm_mixed
 from headway.engine.starting import EngineOptions
-from headway.engine.weights import random_tensors, read_config, read_tensors
+from headway.engine.weights import random_tensors, read_config, read_llama
 from headway.errors import ConfigError
 
 _GIB = 1 << 30
@@ -32,11 +32,10 @@ _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.
 
 def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunner:
     config = read_config(folder)
-    if not llama.runs(config):
-        raise ConfigError(
-            f'{config.get("model_type")!r} has no kernels here; serve it with device = "cpu"',
-            field="device",
-        )
+    reason = why_not(config, "gpu")
+    if reason is not None:
+        raise ConfigError(f'not computed on a GPU, try device = "cpu": {reason}', field="device")
+    config = completed(config)
     dtype = _DTYPES.get(options.dtype)
     if dtype is None:
         raise ConfigError(f"{options.dtype!r} is not one of {', '.join(_DTYPES)}", field="dtype")
@@ -44,7 +43,7 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
     tensors = (
         random_tensors(config, dtype=dtype, device="cuda")
         if options.random_weights
-        else read_tensors(folder)
+        else read_llama(folder, config)
     )
     decoder = GpuDecoder(config, tensors, dtype=dtype, device="cuda", max_context=context)
     if options.quantization == "fp8":

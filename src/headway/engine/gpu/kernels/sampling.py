@@ -24,12 +24,14 @@ def _best_of_block(
     value = tl.load(
         logits + row.to(tl.int64) * vocabulary + token, mask=is_here, other=-float("inf")
     ).to(tl.float32)
+    is_number = (value == value) & (value < float("inf"))
     temperature = tl.load(temperatures + slot)
     if temperature > 0.0:
         seed = tl.load(seeds + slot) + tl.load(positions + row).to(tl.int64) * 0x9E3779B97F4A7C1
         chance = tl.maximum(tl.rand(seed, token), 1e-10)
         value = value / temperature - tl.log(-tl.log(chance))
         value = tl.where(is_here, value, -float("inf"))
+    value = tl.where(is_number, value, float("inf"))  # `max` would pass over what is no number
     found, place = tl.max(value, axis=0, return_indices=True)
     parts = tl.num_programs(1)
     tl.store(best + row * parts + part, found)
@@ -43,8 +45,10 @@ def _best_of_row(best, which, slots, tokens, last, parts, BLOCK: tl.constexpr):
     value = tl.load(best + row * parts + part, mask=part < parts, other=-float("inf"))
     place = tl.argmax(value, axis=0)
     token = tl.load(which + row * parts + place)
-    tl.store(tokens + row, token)
-    tl.store(last + tl.load(slots + row), token.to(tl.int64))
+    highest = tl.max(value, axis=0)
+    is_number = (highest > -float("inf")) & (highest < float("inf"))
+    tl.store(tokens + row, tl.where(is_number, token, -1))
+    tl.store(last + tl.load(slots + row), tl.where(is_number, token, 0).to(tl.int64))
 
 
 def sample(
@@ -54,7 +58,7 @@ def sample(
     temperatures: torch.Tensor,  # by slot, float32; 0: the likeliest
     seeds: torch.Tensor,  # by slot, int64
     last: torch.Tensor,  # by slot, int64: written
-    tokens: torch.Tensor,  # rows, int32: written
+    tokens: torch.Tensor,  # rows, int32: written; -1 where the logits are no finite numbers
 ) -> None:
     rows, vocabulary = logits.shape
     parts = triton.cdiv(vocabulary, _BLOCK)
