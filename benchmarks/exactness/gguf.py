@@ -41,7 +41,7 @@ def _case(name: str, expected: Any = "exact", refusal: str = "", **sample: Any) 
 
 
 def _quantised() -> list[Case]:
-    large = {"scale": 9e4, "quantisation": "BF16"}
+    large = {"embedding": 9e4, "quantisation": "BF16"}
     return [
         *(_case(f"llama in {kind}", quantisation=kind) for kind in _QUANTISATIONS),
         *(
@@ -176,7 +176,7 @@ def _tokenized() -> list[Case]:
                 name,
                 tokenizer=kind,
                 fields={ggml + name: value},
-            )  # noqa: E501
+            )
             for name, value, kind in (
                 ("model", "bert", "byte-level"),
                 ("model", "t5", "byte-level"),
@@ -231,7 +231,7 @@ def _refused() -> list[Case]:
         "blk.7.attn_q.weight",
         "blk.0.attn_sinks.weight",
         "cls.weight",
-    )  # noqa: E501
+    )
     return [
         *(
             _case(f"{name} = {value}", "refused", name.removeprefix("llama."), fields={name: value})
@@ -260,7 +260,7 @@ def _refused() -> list[Case]:
             "lists of several",
             "refused",
             "head_count_kv",
-            fields={"llama.attention.head_count_kv": [2, 1]},  # noqa: E501
+            fields={"llama.attention.head_count_kv": [2, 1]},
         ),
         _case("recommended sampling", fields={"general.sampling.temp": 0.5}),
     ]
@@ -315,7 +315,7 @@ def _ids(at: Path, written: Any, sample: Any) -> Verdict | None:
     before = [written.tokenizer.token_to_id("<s>")] if begins else []
     after = (
         [written.tokenizer.token_to_id("</s>")] if sample.fields.get(f"{ggml}add_eos_token") else []
-    )  # noqa: E501
+    )
     if sample.fields.get(f"{ggml}add_space_prefix") is False:
         from tokenizers.normalizers import Replace
 
@@ -329,11 +329,10 @@ def _ids(at: Path, written: Any, sample: Any) -> Verdict | None:
 
 
 def _words(folder: Path, *, pre: str, wanted: list[str]) -> Verdict:
-    """The words that llama.cpp makes of a text, but where it simplifies the model's own rule."""
-    from headway.models.chat.gguf.splitting import SPLITTINGS
-    from tokenizers import Regex
-    from tokenizers.pre_tokenizers import Sequence, Split
+    """What llama.cpp makes of a text, with a vocabulary of everything that it could be cut into."""
+    from benchmarks.exactness.gguf_files import write_words
 
-    splits = [Split(Regex(each), "isolated") for each in SPLITTINGS[pre].expressions]
-    words = [word for word, _ in Sequence(splits).pre_tokenize_str(TEXT)]
+    text = ChatText(converted(write_words(TEXT, pre, folder / "model.gguf"), folder))
+    ids = text.tokenizer.encode(TEXT, add_special_tokens=False).ids
+    words = [text.tokenizer.id_to_token(id_) for id_ in ids]
     return EXACT if words == wanted else Verdict("wrong", f"{words}, not {wanted}")

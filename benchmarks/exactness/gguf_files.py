@@ -1,5 +1,6 @@
 """Tiny GGUF files, written from a model of transformers', and that model with what was written."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ from gguf.quants import dequantize, quantize
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from benchmarks.exactness.tokenizer_kinds import CONTROL, KINDS
+from benchmarks.exactness.tokenizer_kinds import KINDS
+from headway.models.chat.spelling import BYTES
 
 _CONFIGS: dict[str, type[Any]] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 _NAMES = {
@@ -45,7 +47,7 @@ class Sample:
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, np.ndarray] = field(default_factory=dict)  # beside the model's
     without: tuple[str, ...] = ()  # tensors
-    scale: float = 0.05  # of its weights
+    embedding: float = 0.05  # how large its values are; a norm follows
 
 
 @dataclass
@@ -68,10 +70,7 @@ def write(sample: Sample, file: Path) -> Written:
             _add_tensor(writer, own, parameter, sample, model.config)
     for name, extra in sample.tensors.items():
         writer.add_tensor(name, extra)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    _finish(writer)
     return Written(file, model, tokenizer)
 
 
@@ -97,9 +96,10 @@ def _model(sample: Sample, vocabulary: int) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.normal_(0.0, sample.scale)
+                parameter.normal_(0.0, 0.05)
             else:
                 parameter.uniform_(0.5, 1.5)
+        model.model.embed_tokens.weight.normal_(0.0, sample.embedding)
     return model
 
 
@@ -124,8 +124,6 @@ def _fields(sample: Sample, config: Any) -> dict[str, Any]:
 
 
 def _vocabulary(sample: Sample, tokenizer: Tokenizer) -> dict[str, Any]:
-    import json
-
     added = tokenizer.get_added_tokens_decoder()
     size = tokenizer.get_vocab_size()
     tokens = [tokenizer.id_to_token(id_) for id_ in range(size)]
@@ -150,7 +148,6 @@ def _vocabulary(sample: Sample, tokenizer: Tokenizer) -> dict[str, Any]:
     else:
         found["tokenizer.ggml.scores"] = [-float(id_) for id_ in range(size)]
         found["tokenizer.ggml.unknown_token_id"] = tokenizer.token_to_id("<unk>")
-    assert not CONTROL or found["tokenizer.ggml.bos_token_id"] is not None
     return found
 
 
@@ -226,3 +223,44 @@ def rope_factors(config: Mapping[str, Any], size: int) -> Iterator[float]:
             context = config["original_max_position_embeddings"]
             smooth = (context / length - config["low_freq_factor"]) / span
             yield 1 / ((1 - smooth) / config["factor"] + smooth)
+
+
+_LONGEST = 24  # bytes of a word
+
+
+def write_words(text: str, pre: str, file: Path) -> Path:
+    """A file whose tokens are all bytes and all parts of this text."""
+    letters = {byte: letter for letter, byte in BYTES.items()}
+    spelled = "".join(letters[byte] for byte in text.encode())
+    parts: dict[str, None] = {}
+    for start in range(len(spelled)):
+        for end in range(start + 2, min(start + _LONGEST, len(spelled)) + 1):
+            parts.setdefault(spelled[start:end])
+    tokens = [*letters.values(), *parts, "<s>", "</s>"]
+    sample = Sample(config={"vocab_size": len(tokens)})
+    model = _model(sample, len(tokens))
+    writer = gguf.GGUFWriter(file, "llama")
+    fields = {
+        **_fields(sample, model.config),
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * (len(tokens) - 2) + [3, 3],
+        "tokenizer.ggml.merges": [f"{part[:-1]} {part[-1]}" for part in parts],
+        "tokenizer.ggml.bos_token_id": len(tokens) - 2,
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1,
+    }
+    for name, value in fields.items():
+        _add(writer, name, value)
+    for name, parameter in model.named_parameters():
+        if not (name.startswith("lm_head") and _is_tied(model)):
+            _add_tensor(writer, _name(name), parameter, sample, model.config)
+    _finish(writer)
+    return file
+
+
+def _finish(writer: Any) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -66,7 +66,7 @@ _NAMES = {
     Splitting((_LLAMA3,), ignores_merges=True, begins=True): (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano"
     ),
-    Splitting((_LLAMA3,)): "dbrx smaug-bpe glm4 chatglm-bpe",
+    Splitting((_LLAMA3,)): "dbrx smaug-bpe chatglm-bpe",
     Splitting((_QWEN2,), composes=True): "qwen2",
     Splitting((_QWEN35,), composes=True): "qwen35",
     Splitting((_QWEN2,)): (
