@@ -123,7 +123,7 @@ class OnnxEncoder:
             run = functools.partial(_rows_of, self._given, texts)
             found = proof.find_together(run, alone, bounds, self._file())
             note.write(found)
-        self._together = found
+        self._together = proof.tell(found, self._file())
 
     @property
     def device(self) -> str:
@@ -205,7 +205,7 @@ class TorchEncoder:
         else:
             self._open(self._dtype)
             self._use_packed()
-        self._together = found or "any"
+        self._together = proof.tell(found or "any", self._path)
 
     def _open(self, dtype: str) -> None:
         model = opening.open_network(self._path, self._auto_class, getattr(self._torch, dtype))

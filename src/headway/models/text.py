@@ -80,13 +80,14 @@ class TextModel(Model[Any, Any]):
     def _proof_texts(self) -> ProofTexts:
         """Of seeded tokens, framed as texts are."""
         rng = numpy.random.default_rng(20261118)
-        tokens = numpy.array([n for n in range(self._vocabulary) if n != self._pad_id] or [0])
         frame = len(self._first) + len(self._last)
-        lengths = sorted({frame + 1, *LENGTHS[:1], *LENGTHS[2:], self._proof_tokens})
-        known = [max(frame + 1, min(length, self._max_tokens)) for length in lengths]
+        lengths = {frame + 1, *LENGTHS, self._proof_tokens}
+        known = sorted(max(frame + 1, min(length, self._max_tokens)) for length in lengths)
         texts = []
         for length in sorted([*known, known[len(known) // 2]]):  # two are of one length
-            own = rng.choice(tokens, length - frame).tolist()
+            own = rng.integers(0, self._vocabulary, length - frame).tolist()
+            if len(own) > 1:
+                own[len(own) // 2] = self._pad_id  # which a text may spell
             texts.append(self._batch([[*self._first, *own, *self._last]]))
         return ProofTexts(texts, self._pad_id)
 

@@ -210,7 +210,7 @@ def _pooling(path: Path, sentences: Sentences) -> Pooling:
 
 def _width(path: Path, settings: Mapping[str, Any], sentences: Sentences) -> int:
     """Of a vector."""
-    names = ("hidden_size", "dim", "d_model", "embedding_size")  # by family
+    names = ("hidden_size", "dim", "d_model", "emb_dim", "n_embd")  # by family
     width = next((settings[name] for name in names if settings.get(name)), None)
     if sentences.states is not None:
         width = sentences.states
