@@ -98,16 +98,6 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
         "max_position_embeddings": 128,
     },
     "fnet": {**_SMALL, "tpu_short_seq_length": 128},
-    "funnel": {
-        "vocab_size": _VOCABULARY,
-        "block_sizes": [1, 1],
-        "d_model": 32,
-        "n_head": 4,
-        "d_head": 8,
-        "d_inner": 48,
-        "num_decoder_layers": 1,
-        "pad_token_id": 0,
-    },
     "gemma3_text": {**_DECODER, "sliding_window": 16, "use_bidirectional_attention": True},
     "gpt2": {
         "vocab_size": _VOCABULARY,
@@ -205,8 +195,6 @@ def save_network(folder: Path, kind: str, head: str = "AutoModel", **more: Any) 
     torch.manual_seed(0)
     settings = {**FAMILIES.get(kind, _REFUSED.get(kind, {})), **more}
     config = transformers.AutoConfig.for_model(kind, **settings)
-    if kind == "funnel":
-        config.architectures = ["FunnelModel"]  # there are two of its own
     if kind in ("t5", "mt5", "umt5", "longt5") and head == "AutoModel":
         head = {"longt5": "LongT5", "umt5": "UMT5", "mt5": "MT5", "t5": "T5"}[kind] + "EncoderModel"
         model = getattr(transformers, head)(config)
@@ -303,7 +291,7 @@ def embeds(folder: Path) -> Verdict:
 
 def _family(kind: str, folder: Path) -> Verdict:
     """The network alone, as transformers or sentence-transformers saves it: the mean is taken."""
-    names = None if kind in ("bert", "xlnet", "funnel") else ["input_ids", "attention_mask"]
+    names = None if kind in ("bert", "xlnet") else ["input_ids", "attention_mask"]
     save_network(folder, kind)
     save_tokenizer(folder, names=names)
     return embeds(folder)
