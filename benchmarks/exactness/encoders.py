@@ -340,6 +340,15 @@ def _modules(
     return embeds(saved)
 
 
+def _cut_from_the_left(saved: Path) -> None:
+    _add(saved / "tokenizer_config.json", {"truncation_side": "left"})
+
+
+def _saved_as_a_classifier(saved: Path) -> None:
+    """Its network was a classifier's once; modules.json says what it is now."""
+    _add(saved / "config.json", {"architectures": ["BertForSequenceClassification"]})
+
+
 def _add(file: Path, more: Mapping[str, Any]) -> None:
     found = json.loads(file.read_text()) if file.is_file() else {}
     file.write_text(json.dumps({**found, **more}))
@@ -429,7 +438,16 @@ def _module_cases() -> list[Case]:
             for mode in modes
         },
     }
-    return [
+    edited = [
+        Case(
+            "encoders",
+            f"modules: {edit.__name__[1:].replace('_', ' ')}",
+            functools.partial(_modules, lambda: [_pooled("mean")], {}, {}, edit=edit),
+            expected="exact",
+        )
+        for edit in (_cut_from_the_left, _saved_as_a_classifier)
+    ]
+    return edited + [
         Case(
             "encoders",
             f"modules: {name}",

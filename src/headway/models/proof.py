@@ -52,7 +52,8 @@ def find_together(
         if found is None:
             if first is not None:
                 _log.info("%s: a text of %d tokens %s", where, first.tokens, first.says)
-            return together
+            known: Together = together
+            return known
         first = first or found
     assert first is not None
     raise ConfigError(f"{where}: a text of {first.tokens} tokens {first.says}, even by itself")

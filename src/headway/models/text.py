@@ -13,6 +13,7 @@ from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.model import Model, Tensor
 from headway.models.encoders import EncodedBatch, Encoder, ProofTexts
 from headway.models.proof import LENGTHS
+from headway.models.weights import read_json
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -62,7 +63,7 @@ class TextModel(Model[Any, Any]):
         except Exception as error:  # its own, of no particular kind
             raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
         tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
-        tokenizer.enable_truncation(self._max_tokens)
+        tokenizer.enable_truncation(self._max_tokens, direction=_cut_side(file.parent))
         if self._lowers_case:
             _lower_case(tokenizer)
         self._tokenizer = tokenizer
@@ -116,6 +117,8 @@ class TextModel(Model[Any, Any]):
             return _tokens(raw)
         if not self._cuts(truncate):
             raise self._too_long("text", len(raw))
+        if _cut_side(self._encoder.find()) == "left":
+            return _tokens([*self._first, *raw[len(raw) - self._max_tokens + len(self._first) :]])
         return _tokens([*raw[: self._max_tokens - len(self._last)], *self._last])
 
     @property
@@ -228,6 +231,15 @@ class _Types(NamedTuple):
     def of(self, length: int) -> list[int]:
         own = [self.own] * (length - len(self.first) - len(self.last))
         return [*self.first, *own, *self.last][:length]
+
+
+def _cut_side(folder: Path) -> str:
+    """Of a text that is too long."""
+    file = folder / "tokenizer_config.json"
+    side = read_json(file).get("truncation_side") if file.is_file() else None
+    if side not in (None, "left", "right"):
+        raise ConfigError(f"{file}: truncation_side = {side!r} is not served")
+    return side or "right"
 
 
 def _types(tokenizer: Any) -> _Types | None:
