@@ -443,14 +443,10 @@ def _program(name: str, depends: bool, folder: Path) -> Verdict:
 
 class _Own(TensorModel):
     outputs = (Tensor("y", "float32", (-1, _WIDTH)),)
-    inputs: Sequence[Tensor] = (Tensor("x", "float32", (-1, _WIDTH)),)  # type: ignore[misc]
+    inputs = (Tensor("x", "float32", (-1, _WIDTH)),)
 
-    def __init__(
-        self, function: Callable[[Any], Any], inputs: Sequence[Tensor] | None = None
-    ) -> None:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
-        if inputs is not None:
-            self.inputs = inputs  # type: ignore[misc]
 
     def predict(self, batch: Arrays) -> Arrays:
         return {"y": self.function(batch["x"]).astype(numpy.float32)}

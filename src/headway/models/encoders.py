@@ -31,6 +31,9 @@ class EncodedBatch(NamedTuple):
 Head = Callable[[Any, Any], Any]
 
 
+_OUTPUTS = ("last_hidden_state", "token_embeddings", "logits")  # of an ONNX file
+
+
 class ProofTexts(NamedTuple):
     """Texts of made-up tokens, the shortest first, the longest last; each a batch of its own."""
 
@@ -111,6 +114,8 @@ class OnnxEncoder:
         self._session = open_session(self._file(), device=asked, threads=self._threads)
         self._device = device_of(self._session, asked)
         self._inputs = {each.name for each in self._session.get_inputs()}
+        if self._output is None:
+            self._output = [self._known_output([each.name for each in self._session.get_outputs()])]
         if texts is not None:
             self._prove(texts)
 
@@ -123,7 +128,7 @@ class OnnxEncoder:
             run = functools.partial(_rows_of, self._given, texts)
             found = proof.find_together(run, alone, bounds, self._file())
             note.write(found)
-        self._together = found
+        self._together = proof.tell(found, self._file())
 
     @property
     def device(self) -> str:
@@ -147,6 +152,13 @@ class OnnxEncoder:
             self._output, {name: array for name, array in feeds.items() if name in self._inputs}
         )[0]
         return given
+
+    def _known_output(self, names: Sequence[str]) -> str:
+        """Of several outputs, that one which is known."""
+        known = [name for name in names if name in _OUTPUTS] if len(names) > 1 else names
+        if len(known) != 1:
+            raise ConfigError(f"{self._file()} gives {names}; one of {_OUTPUTS} is expected")
+        return known[0]
 
     def _file(self) -> Path:
         files = [self.find() / name for name in self._names]
@@ -205,7 +217,7 @@ class TorchEncoder:
         else:
             self._open(self._dtype)
             self._use_packed()
-        self._together = found or "any"
+        self._together = proof.tell(found or "any", self._path)
 
     def _open(self, dtype: str) -> None:
         model = opening.open_network(self._path, self._auto_class, getattr(self._torch, dtype))

@@ -122,10 +122,10 @@ def check_tokenizer(path: Path) -> None:
     ours = Tokenizer.from_file(str(path / "tokenizer.json"))
     ours.no_padding()
     ours.no_truncation()
-    for given in (*((text,) for text in _TEXTS), _TEXTS[:2]):
-        expected, found = theirs(*given)["input_ids"], ours.encode(*given).ids
+    for text, second in (*((text, None) for text in _TEXTS), _TEXTS[:2]):
+        expected, found = theirs(text, second)["input_ids"], ours.encode(text, second).ids
         if expected != found:
             raise ConfigError(
                 f"{path}: tokenizer.json and tokenizer_config.json are two tokenizers: of "
-                f"{given!r} one makes {found}, the other {expected}"
+                f"{text!r} one makes {found}, the other {expected}"
             )

@@ -56,7 +56,7 @@ def run(model: Any, ids: Array, mask: Array, types: Array | None) -> Any:
     torch = import_torch()
     device = model.device
     tokens = numpy.flatnonzero(mask)
-    laid = [ids.reshape(-1)[tokens], tokens % ids.shape[1] + _first_position(model.config)]
+    laid = [ids.reshape(-1)[tokens], _positions(model.config, ids).reshape(-1)[tokens]]
     if types is not None:
         laid.append(types.reshape(-1)[tokens])
     moved = torch.as_tensor(numpy.stack([*laid, tokens]), device=device)
@@ -73,9 +73,14 @@ def _ends(torch: Any, lengths: Array, device: Any) -> Ends:
     return Ends(starts, bounds, int(lengths.max()))
 
 
-def _first_position(config: Any) -> int:
+def _positions(config: Any, ids: Array) -> Array:
+    """Of each token. A text may spell the padding's own token, which some networks do not count."""
     first = _FIRST_POSITIONS[config.model_type]
-    return (config.pad_token_id or 0) + 1 if first is None else first
+    if first is not None:
+        return numpy.broadcast_to(numpy.arange(first, first + ids.shape[1]), ids.shape)
+    real = ids != config.pad_token_id
+    positions: Array = numpy.cumsum(real, 1) * real + config.pad_token_id
+    return positions
 
 
 def _attend(

@@ -21,7 +21,7 @@ Together = Literal["any", "one length", "one text"]
 
 MOST = 2e-3  # of the largest number, and of 1
 _NOISE = 4.0  # times by which half precision alone differs from float32
-LENGTHS = (7, 17, 17, 40)  # of the texts in company, beside the shortest that there can be
+LENGTHS = (7, 17, 40)  # of the texts in company, beside the shortest that there can be
 LONG = 136  # of one text in company: more than the window that attention has in most networks
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,10 @@ def find_together(
     for together in get_args(Together):
         found = _difference(run, alone, bounds, together)
         if found is None:
-            return _told(together, first, where)
+            if first is not None:
+                _log.info("%s: a text of %d tokens %s", where, first.tokens, first.says)
+            known: Together = together
+            return known
         first = first or found
     assert first is not None
     raise ConfigError(f"{where}: a text of {first.tokens} tokens {first.says}, even by itself")
@@ -95,13 +98,12 @@ def bounds_of(alone: Sequence[Array], in_float32: Sequence[Array]) -> list[float
     ]
 
 
-def _told(together: Together, first: Difference | None, where: Path) -> Together:
-    if first is not None:
+def tell(together: Together, where: Path) -> Together:
+    """At every start."""
+    if together != "any":
         _log.warning(
-            "%s: a text of %d tokens %s. It is served %s at a time",
+            "%s: what it gives for a text changes with the batch. It is served %s at a time",
             where,
-            first.tokens,
-            first.says,
             together,
         )
     return together

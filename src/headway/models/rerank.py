@@ -188,15 +188,18 @@ def _cosine(queries: Array, documents: Array) -> Array:
 
 
 def _dot(queries: Array, documents: Array) -> Array:
-    return (queries * documents).sum(1)
+    found: Array = (queries * documents).sum(1)
+    return found
 
 
 def _euclidean(queries: Array, documents: Array) -> Array:
-    return -numpy.linalg.norm(queries - documents, axis=1)
+    found: Array = -numpy.linalg.norm(queries - documents, axis=1)
+    return found
 
 
 def _manhattan(queries: Array, documents: Array) -> Array:
-    return -numpy.abs(queries - documents).sum(1)
+    found: Array = -numpy.abs(queries - documents).sum(1)
+    return found
 
 
 # The higher, the better they fit.

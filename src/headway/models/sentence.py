@@ -56,6 +56,7 @@ class Sentences:
 
     network: Path  # where that is
     pooling: Pooling | None  # None: there is none
+    is_pooled: bool = False  # modules.json says so: it is no head that the network ends with
     includes_prompt: bool = True
     steps: tuple[Step, ...] = ()
     states: int | None = None  # numbers of a token's state, where it says so
@@ -84,6 +85,7 @@ def read_sentences(path: Path) -> Sentences:
     return Sentences(
         network=network,
         pooling=pooled.pooling,
+        is_pooled=bool(modules) and pooled.pooling is not None,
         includes_prompt=pooled.includes_prompt,
         steps=tuple(steps),
         states=pooled.states,

@@ -13,6 +13,7 @@ from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.model import Model, Tensor
 from headway.models.encoders import EncodedBatch, Encoder, ProofTexts
 from headway.models.proof import LENGTHS
+from headway.models.weights import read_json
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -62,7 +63,7 @@ class TextModel(Model[Any, Any]):
         except Exception as error:  # its own, of no particular kind
             raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
         tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
-        tokenizer.enable_truncation(self._max_tokens)
+        tokenizer.enable_truncation(self._max_tokens, direction=_cut_side(file.parent))
         if self._lowers_case:
             _lower_case(tokenizer)
         self._tokenizer = tokenizer
@@ -80,13 +81,14 @@ class TextModel(Model[Any, Any]):
     def _proof_texts(self) -> ProofTexts:
         """Of seeded tokens, framed as texts are."""
         rng = numpy.random.default_rng(20261118)
-        tokens = numpy.array([n for n in range(self._vocabulary) if n != self._pad_id] or [0])
         frame = len(self._first) + len(self._last)
-        lengths = sorted({frame + 1, *LENGTHS[:1], *LENGTHS[2:], self._proof_tokens})
-        known = [max(frame + 1, min(length, self._max_tokens)) for length in lengths]
+        lengths = {frame + 1, *LENGTHS, self._proof_tokens}
+        known = sorted(max(frame + 1, min(length, self._max_tokens)) for length in lengths)
         texts = []
         for length in sorted([*known, known[len(known) // 2]]):  # two are of one length
-            own = rng.choice(tokens, length - frame).tolist()
+            own = rng.integers(0, self._vocabulary, length - frame).tolist()
+            if len(own) > 1:
+                own[len(own) // 2] = self._pad_id  # which a text may spell
             texts.append(self._batch([[*self._first, *own, *self._last]]))
         return ProofTexts(texts, self._pad_id)
 
@@ -115,6 +117,8 @@ class TextModel(Model[Any, Any]):
             return _tokens(raw)
         if not self._cuts(truncate):
             raise self._too_long("text", len(raw))
+        if _cut_side(self._encoder.find()) == "left":
+            return _tokens([*self._first, *raw[len(raw) - self._max_tokens + len(self._first) :]])
         return _tokens([*raw[: self._max_tokens - len(self._last)], *self._last])
 
     @property
@@ -227,6 +231,15 @@ class _Types(NamedTuple):
     def of(self, length: int) -> list[int]:
         own = [self.own] * (length - len(self.first) - len(self.last))
         return [*self.first, *own, *self.last][:length]
+
+
+def _cut_side(folder: Path) -> str:
+    """Of a text that is too long."""
+    file = folder / "tokenizer_config.json"
+    side = read_json(file).get("truncation_side") if file.is_file() else None
+    if side not in (None, "left", "right"):
+        raise ConfigError(f"{file}: truncation_side = {side!r} is not served")
+    return side or "right"
 
 
 def _types(tokenizer: Any) -> _Types | None:

@@ -53,7 +53,7 @@ def model_in(
     settings = read_json(network / "config.json")
     if not (network / "tokenizer.json").is_file():
         raise ConfigError(f"{network / 'tokenizer.json'}: there is no such file")
-    is_head = _HEAD in " ".join(settings.get("architectures") or ())
+    is_head = _has_head(settings) and not sentences.is_pooled
     kind = task or _task(settings, is_head=is_head)
     made = _MAKERS.get(kind)
     if made is None:
@@ -73,6 +73,10 @@ def model_in(
         lowers_case=sentences.lowers_case,
         proof_tokens=min(longest, _proof_tokens(settings)),
     )
+
+
+def _has_head(settings: Mapping[str, Any]) -> bool:
+    return _HEAD in " ".join(settings.get("architectures") or ())
 
 
 def _task(settings: Mapping[str, Any], *, is_head: bool) -> str:
@@ -152,7 +156,7 @@ def _reranker(
     encoder: Encoder,
     **options: Any,
 ) -> TextModel:
-    if _HEAD not in " ".join(settings.get("architectures") or ()):
+    if not _has_head(settings) or sentences.is_pooled:
         return CosineReranker(
             encoder,
             head=_pooling(path, sentences),
@@ -210,7 +214,7 @@ def _pooling(path: Path, sentences: Sentences) -> Pooling:
 
 def _width(path: Path, settings: Mapping[str, Any], sentences: Sentences) -> int:
     """Of a vector."""
-    names = ("hidden_size", "dim", "d_model", "embedding_size")  # by family
+    names = ("hidden_size", "dim", "d_model", "emb_dim", "n_embd")  # by family
     width = next((settings[name] for name in names if settings.get(name)), None)
     if sentences.states is not None:
         width = sentences.states
@@ -239,4 +243,4 @@ def _proof_tokens(settings: Mapping[str, Any]) -> int:
     windows = [max(each) if isinstance(each, list) else each for each in found if each]
     blocks = settings.get("block_size") or 0  # BigBird's: below so many tokens it attends to all
     windows.append((5 + 2 * (settings.get("num_random_blocks") or 0)) * blocks)
-    return max(LONG, *(window + 8 for window in windows if window <= _LONGEST_PROOF))
+    return int(max([LONG, *(window + 8 for window in windows if window <= _LONGEST_PROOF)]))

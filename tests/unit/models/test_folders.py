@@ -1,13 +1,14 @@
 """Folders that are one model: what they become, on small networks made here, without torch."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 
-from headway import Batcher, ConfigError, InputTooLarge, Tensor
+from headway import Batcher, ConfigError, InputTooLarge, InvalidInput, Tensor
 from headway.cli.serve import is_repository
 from headway.models.catalogue import build
 from word_tokenizers import SPECIALS, save_tokenizer
@@ -22,12 +23,19 @@ TABLE = numpy.random.default_rng(0).normal(size=(len(WORDS), WIDTH)).astype(nump
 TEXTS = ["red fox", "green", "blue dog red fox green dog"]
 
 
-def save_network(path: Path, *, classes: int = 0) -> None:
-    """ids to a state for each token; with classes, the sum of the first of them as logits."""
+def save_network(path: Path, *, classes: int = 0, minds_mask: bool = True) -> None:
+    """ids to a state for each token; with classes, the sum of the first of them as logits. Without
+    minding the mask, a state is less the mean of all states, padding as well."""
     make, kinds = onnx.helper, onnx.TensorProto
     names = ["input_ids", "attention_mask"]
     inputs = [make.make_tensor_value_info(each, kinds.INT64, ["rows", "length"]) for each in names]
     nodes = [make.make_node("Gather", ["table", "input_ids"], ["states"])]
+    if not minds_mask:
+        nodes = [
+            make.make_node("Gather", ["table", "input_ids"], ["own"]),
+            make.make_node("ReduceMean", ["own"], ["mean"], axes=[1]),
+            make.make_node("Sub", ["own", "mean"], ["states"]),
+        ]
     shape: list[Any] = ["rows", "length", WIDTH]
     constants = [onnx.numpy_helper.from_array(TABLE, "table")]
     if classes:
@@ -172,6 +180,183 @@ def test_a_folder_that_lacks_something_says_what(tmp_path: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer.json: there is no such file"):
         build(str(folder), {})
+
+
+# ---- what sentence-transformers writes beside a network
+
+
+def save_modules(folder: Path, *kinds: str, **configs: dict[str, Any]) -> Path:
+    """`modules.json` with these behind the network, each in a folder of its name."""
+    save_folder(folder)
+    places = {kind: f"{number}_{kind}" for number, kind in enumerate(kinds, 1)}
+    listed = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    ]
+    for number, kind in enumerate(kinds, 1):
+        (folder / places[kind]).mkdir(exist_ok=True)
+        type_ = f"sentence_transformers.models.{kind}"
+        listed.append({"idx": number, "name": str(number), "path": places[kind], "type": type_})  # type: ignore[dict-item]
+        if kind in configs:
+            (folder / places[kind] / "config.json").write_text(json.dumps(configs[kind]))
+    (folder / "modules.json").write_text(json.dumps(listed))
+    return folder
+
+
+def write(file: Path, **fields: Any) -> None:
+    file.write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    ("mode", "pool"),
+    [
+        ("max", lambda states: states.max(0)),
+        ("mean_sqrt_len_tokens", lambda states: states.sum(0) / len(states) ** 0.5),
+        ("lasttoken", lambda states: states[-1]),
+        (
+            "weightedmean",
+            lambda states: numpy.average(states, 0, numpy.arange(1, len(states) + 1)),
+        ),
+        (["cls", "max"], lambda states: numpy.concatenate([states[0], states.max(0)])),
+    ],
+)
+def test_texts_are_pooled_in_every_way_that_there_is(tmp_path: Path, mode: Any, pool: Any) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": mode})
+    for text, vector in zip(TEXTS, answers(built(folder), *TEXTS), strict=True):
+        numpy.testing.assert_allclose(vector, pool(TABLE[ids_of(*text.split())]), rtol=1e-5)
+
+
+def test_vectors_are_of_length_1_only_where_that_is_listed(tmp_path: Path) -> None:
+    pooling = {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
+    plain = built(save_modules(tmp_path / "plain", "Pooling", Pooling=pooling))
+    units = built(save_modules(tmp_path / "units", "Pooling", "Normalize", Pooling=pooling))
+    [vector], [unit] = answers(plain, "red"), answers(units, "red")
+    numpy.testing.assert_allclose(unit, vector / numpy.linalg.norm(vector), atol=1e-6)
+    assert abs(float(numpy.linalg.norm(vector)) - 1) > 0.01
+
+
+def test_a_prompt_goes_before_every_text_and_may_be_left_out_of_the_mean(tmp_path: Path) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    overall = folder / "config_sentence_transformers.json"
+    write(overall, prompts={"query": "red fox "}, default_prompt_name="query")
+    model = built(folder)
+    [vector] = answers(model, "dog")
+    states = TABLE[ids_of("red", "fox", "dog")]
+    numpy.testing.assert_allclose(vector, states.mean(0), atol=1e-6)
+    with pytest.raises(InvalidInput, match="puts 'red fox ' before every text"):
+        model.prepare(ids_of("dog"))
+    write(folder / "1_Pooling" / "config.json", pooling_mode="mean", include_prompt=False)
+    [vector] = answers(built(folder), "dog")
+    numpy.testing.assert_allclose(vector, states[3:].mean(0), atol=1e-6)
+
+
+def test_vectors_are_cut_and_texts_put_into_lower_case_where_that_is_said(tmp_path: Path) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    write(folder / "config_sentence_transformers.json", truncate_dim=3)
+    write(folder / "sentence_bert_config.json", do_lower_case=True)
+    model = built(folder)
+    assert model.outputs[0].shape == (-1, 3)
+    [vector] = answers(model, "RED")
+    numpy.testing.assert_allclose(vector, TABLE[ids_of("red")].mean(0)[:3], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "says"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode 'median' is none of"),
+        ("1_Pooling/config.json", {"attention": True}, "attention = true is not served"),
+        ("1_Pooling/config.json", {"embedding_dimension": 7}, "the network gives 4 numbers"),
+        ("sentence_bert_config.json", {"query_length": 32}, "query_length = 32 is not served"),
+        ("sentence_bert_config.json", {"model_args": {"x": 1}}, "model_args"),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "default_prompt_name"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "'maxsim'"),
+        ("config_sentence_transformers.json", {"bits": 8}, "bits = 8 is not served"),
+    ],
+)
+def test_a_field_that_is_not_served_is_refused_by_its_name(
+    tmp_path: Path, file: str, fields: dict[str, Any], says: str
+) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    write(folder / file, **fields)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        built(folder)
+
+
+@pytest.mark.parametrize("kind", ["CNN", "Dense", "WordWeights", "Normalize"])
+def test_a_module_that_is_not_served_at_its_place_is_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"{kind} at this place is not served"):
+        built(save_modules(tmp_path, kind))
+
+
+def test_a_module_of_the_folders_own_code_or_outside_of_it_is_refused(tmp_path: Path) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    listed = (folder / "modules.json").read_text()
+    (folder / "modules.json").write_text(listed.replace("sentence_transformers.models.P", "own.P"))
+    with pytest.raises(ConfigError, match=r"own.Pooling is code of its own"):
+        built(folder)
+    (folder / "modules.json").write_text(listed.replace("1_Pooling", "../1_Pooling"))
+    with pytest.raises(ConfigError, match="is outside of the folder"):
+        built(folder)
+
+
+def test_a_reranker_compares_as_the_model_was_trained_for(tmp_path: Path) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    overall = folder / "config_sentence_transformers.json"
+    pair = {"query": "red", "document": "dog fox"}
+    vectors = [TABLE[ids_of(*words)].mean(0) for words in (["red"], ["dog", "fox"])]
+    for name, score in (
+        ("dot", vectors[0] @ vectors[1]),
+        ("euclidean", -numpy.linalg.norm(vectors[0] - vectors[1])),
+        ("manhattan", -numpy.abs(vectors[0] - vectors[1]).sum()),
+    ):
+        write(overall, similarity_fn_name=name)
+        assert answers(built(folder, task="rerank"), pair)[0] == pytest.approx(score, abs=1e-5)
+    write(overall, prompts={"query": "blue ", "document": "green "}, similarity_fn_name="dot")
+    blue, green = TABLE[ids_of("blue", "red")].mean(0), TABLE[ids_of("green", "dog", "fox")].mean(0)
+    [found] = answers(built(folder, task="rerank"), pair)
+    assert found == pytest.approx(blue @ green, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        ("multi_label_classification", lambda logits: 1 / (1 + numpy.exp(-logits))),
+        ("regression", lambda logits: logits),
+    ],
+)
+def test_classes_are_scored_by_the_kind_of_problem(
+    tmp_path: Path, problem: str, expected: Any
+) -> None:
+    [found] = answers(built(save_folder(tmp_path, classes=3, problem_type=problem)), "red fox")
+    logits = TABLE[ids_of("red", "fox")].sum(0)[:3]
+    numpy.testing.assert_allclose(found["scores"], sorted(expected(logits))[::-1], atol=1e-5)
+
+
+def test_a_kind_of_problem_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="problem_type = 'ranking' is not served"):
+        built(save_folder(tmp_path, classes=3, problem_type="ranking"))
+
+
+def test_labels_that_the_network_has_not_are_refused(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path, classes=3, id2label={"0": "a", "1": "b"})
+    with pytest.raises(ConfigError, match="the network gives 3 numbers for a text"):
+        built(folder)
+
+
+def test_a_network_that_padding_changes_is_served_one_length_at_a_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_folder(tmp_path / "model")
+    save_network(folder / "onnx" / "model.onnx", minds_mask=False)
+    (folder / "1_Pooling").mkdir()
+    write(folder / "1_Pooling" / "config.json", pooling_mode="max")
+    for text, vector in zip(TEXTS, answers(built(folder), *TEXTS), strict=True):
+        states = TABLE[ids_of(*text.split())]
+        numpy.testing.assert_allclose(vector, (states - states.mean(0)).max(0), atol=1e-5)
+    assert "It is served one length at a time" in caplog.text
+    caplog.clear()
+    built(folder)
+    assert "one length at a time" in caplog.text, "the second start knows it from the first"
 
 
 # ---- programs over tensors, whose axes vary
