@@ -54,11 +54,15 @@ class Call:
     def succeed(self, result: Any) -> None:
         future = self.future
         if not future.done():
-            future.set_result(result)
+            try:  # noqa: SIM105  a `with` would cost more than the answer
+                future.set_result(result)
+            except RuntimeError:  # its loop is closed: nobody waits any more
+                pass
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
-            self.future.set_exception(_raisable(error))
+            with suppress(RuntimeError):  # as above
+                self.future.set_exception(_raisable(error))
 
     def detach(self) -> None:
         if not isinstance(self.future, _FutureElsewhere):
@@ -128,7 +132,7 @@ class DirectCall:
         self.is_done = True
         try:
             tell(outcome)
-        except Exception:  # noqa: BLE001  a front end's bug; the next calls are answered all the same
+        except BaseException:  # noqa: BLE001  a front end's bug; the next calls are answered all the same
             _log.exception("a caller could not be given its answer")
 
     def detach(self) -> None:
@@ -238,7 +242,7 @@ def content_of(call: Answerable) -> Any:
 
 def _raisable(error: BaseException) -> BaseException:
     """A future cannot hold a StopIteration: it would end the generator that awaits it."""
-    if not isinstance(error, StopIteration):
+    if not issubclass(type(error), StopIteration):
         return error
     failure = ModelFailed("the model answered with a StopIteration")
     failure.__cause__ = error

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from headway.errors import Closed, HeadwayError
 from headway.wire.application import Application
 from headway.wire.body_room import joined
+from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
 from headway.wire.headers import request_id
 from headway.wire.http1 import wire
@@ -190,8 +191,10 @@ class Answering(Lifetime):
         try:
             first = await anext(chunks, None)
             await self._send_chunks(received, response, first)
-        except Exception as error:
+        except BaseException as error:
             # The stream is the model's code.
+            if is_asked_to_stop(error):
+                raise
             if self._is_answering:
                 logger.exception("a stream broke off", extra={"id": received.request.id})
                 self._transport.abort()

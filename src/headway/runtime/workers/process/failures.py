@@ -5,7 +5,7 @@ import traceback
 from typing import Any, NamedTuple
 
 from headway.errors import HeadwayError
-from headway.runtime.calling.faults import text_of
+from headway.runtime.calling.faults import readable, text_of
 
 _MOST_CHARACTERS = 20_000  # of a traceback
 _MOST_BYTES = 64 * 2**10
@@ -26,6 +26,7 @@ class RemoteError(Exception):
 
 def failure_of(error: BaseException) -> Failure:
     """In the model's process. Never raises: an exception is user code, too."""
+    error = readable(error)
     return Failure(
         type(error).__name__,
         text_of(error)[:_MOST_CHARACTERS],
@@ -53,7 +54,7 @@ def _pickled(error: BaseException) -> bytes | None:
             return None
         same: Any = pickle.loads(data)
         return data if type(same) is type(error) and str(same) == str(error) else None
-    except Exception:  # noqa: BLE001  as above
+    except BaseException:  # noqa: BLE001  as above
         return None
 
 
@@ -62,6 +63,6 @@ def _unpickled(failure: Failure) -> BaseException | None:
         return None
     try:
         error = pickle.loads(failure.pickled)
-    except Exception:  # noqa: BLE001  its class cannot be imported here, or its __init__ raises
+    except BaseException:  # noqa: BLE001  its class cannot be imported here, or its __init__ raises
         return None
     return error if isinstance(error, BaseException) else None
