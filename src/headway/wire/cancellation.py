@@ -4,7 +4,7 @@ import asyncio
 
 
 def is_asked_to_stop(error: BaseException) -> bool:
-    """Whether it is this task that is being cancelled, or closed. Not where what it waits for is, or
+    """Whether it is this task that is being cancelled or closed. Not where what it waits for is, or
     where a model raises such an error of its own; and an error may lie about its class."""
     kind = type(error)
     if issubclass(kind, GeneratorExit):

@@ -12,6 +12,7 @@ from headway.server.app import App
 from headway.server.auth.cors import CorsApp
 from headway.server.auth.keys import KeyRing
 from headway.server.auth.local import is_loopback
+from headway.server.auth.pages import PagesApp
 from headway.wire.tls import Certificates, Protocol
 
 _log = logging.getLogger(__name__)
@@ -20,9 +21,11 @@ _log = logging.getLogger(__name__)
 class Guard:
     """Decided at start: which doors there are. `change` replaces keys, not doors."""
 
-    def __init__(self, config: ServerConfig, keys: Sequence[KeyConfig] = ()) -> None:
-        """Raises ConfigError where the certificate cannot be used, or the doors contradict each
-        other."""
+    def __init__(
+        self, config: ServerConfig, keys: Sequence[KeyConfig] = (), *, is_mounted: bool = False
+    ) -> None:
+        """`is_mounted`: another application decides who may call. Raises ConfigError where the
+        certificate cannot be used, or the doors contradict each other."""
         if config.admin_without_key:
             if keys:
                 raise ConfigError(
@@ -34,6 +37,7 @@ class Guard:
                     "every client that reaches %s may administrate without a key", config.host
                 )
         self._config = config
+        self._is_mounted = is_mounted
         self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: no caller needs one
         self.certificates = certificates_of(config) if config.tls_cert else None
 
@@ -45,6 +49,8 @@ class Guard:
 
     def around(self, app: App) -> App:
         """The app with as little around it as the configuration asks for."""
+        if self.keys is None and not self._is_mounted:
+            app = PagesApp(app, self._config)
         origins = self._config.cors_origins
         return CorsApp(app, origins) if origins else app
 
