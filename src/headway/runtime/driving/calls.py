@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from headway.core.items import Batch, Item
 from headway.errors import ModelFailed
+from headway.runtime.calling.nesting import Chain
 
 Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
 _log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ class Answerable(Protocol):
 class Call:
     """One value and the future of its result, for a caller in the batcher's own event loop."""
 
-    __slots__ = ("future", "item_ids", "ran", "value")
+    # `chain` is set where a model calls: the batches that wait for this one.
+    __slots__ = ("chain", "future", "item_ids", "ran", "value")
 
     def __init__(self, item_id: int, value: Any, future: Any) -> None:
         self.item_ids: tuple[int, ...] = (item_id,)  # several once it has been split
@@ -186,6 +188,10 @@ class SplitCall:
     def value(self) -> Any:
         return self._whole.value
 
+    @property
+    def chain(self) -> Chain:
+        return getattr(self._whole, "chain", ())
+
     def part_succeeded(self, number: int, result: Any, ran: tuple[Ran, ...]) -> None:
         self._results[number] = result
         with self._lock:
@@ -220,6 +226,10 @@ class PartCall:
     @property
     def is_done(self) -> bool:
         return self._request.is_done
+
+    @property
+    def chain(self) -> Chain:
+        return self._request.chain
 
     @property
     def whole_value(self) -> Any:

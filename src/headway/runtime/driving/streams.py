@@ -41,6 +41,7 @@ class StreamCall:
         "_taken_bytes",
         "_trail",
         "_waiter",
+        "chain",
         "direct",
         "has_ended",
         "is_abandoned",
