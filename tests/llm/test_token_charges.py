@@ -1,4 +1,4 @@
-"""What an answer costs its key: what was computed for it, whether its caller waits for it or not."""
+"""What an answer costs its key: what was computed, whether its caller waits for it or not."""
 
 import asyncio
 import time

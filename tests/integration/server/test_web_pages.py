@@ -17,7 +17,7 @@ from headway.wire.asgi import AsgiApp
 from headway.wire.http1.server import HttpServer
 
 pytestmark = pytest.mark.real_time
-BODY = '"a"'
+BODY, PREDICT = '"a"', "/v1/predict/upper"
 REBOUND = {"host": "rebound.example.com:8000"}
 PAGES: list[dict[str, str]] = [
     {"origin": "https://evil.example.com"},
@@ -73,11 +73,9 @@ async def served(
 
 async def asked(client: httpx.AsyncClient, headers: Mapping[str, str]) -> set[int]:
     text = {"content-type": "text/plain", **headers}
-    found = {(await client.post("/v1/predict/upper", content=BODY, headers=text)).status_code}
+    found = {(await client.post(PREDICT, content=BODY, headers=text)).status_code}
     for _ in range(2):  # the second time its head is known
-        found.add(
-            (await client.post("/v1/predict/upper", content=BODY, headers=headers)).status_code
-        )
+        found.add((await client.post(PREDICT, content=BODY, headers=headers)).status_code)
     found.add((await client.post("/v2/models/upper/load", headers=headers)).status_code)
     return found
 
@@ -87,8 +85,8 @@ async def test_a_page_of_another_site_can_neither_run_a_model_nor_read(
     headers: dict[str, str],
 ) -> None:
     async with served() as client:
-        assert (await client.post("/v1/predict/upper", content=BODY)).status_code == 200
-        answer = await client.post("/v1/predict/upper", content=BODY, headers=headers)
+        assert (await client.post(PREDICT, content=BODY)).status_code == 200
+        answer = await client.post(PREDICT, content=BODY, headers=headers)
         assert answer.status_code == 403
         assert any(each in answer.text for each in ("--cors-origins", "--allowed-hosts"))
         assert await asked(client, headers) == {403}
@@ -100,7 +98,7 @@ async def test_a_page_of_another_site_can_neither_run_a_model_nor_read(
 @pytest.mark.parametrize("headers", TAKEN)
 async def test_clients_and_our_own_pages_are_served(headers: dict[str, str]) -> None:
     async with served() as client:
-        answer = await client.post("/v1/predict/upper", content=BODY, headers=headers)
+        answer = await client.post(PREDICT, content=BODY, headers=headers)
         assert (answer.status_code, answer.json()) == (200, "A")
         assert (await client.get("/v2/health/ready", headers=headers)).status_code == 200
 
@@ -116,9 +114,7 @@ async def test_what_the_operator_names_is_taken() -> None:
         assert (await client.get("/v1/models", headers=REBOUND)).status_code == 200
     async with served(cors_origins=("https://app.example.org",)) as client:
         page = {"origin": "https://app.example.org", "sec-fetch-site": "cross-site"}
-        assert (
-            await client.post("/v1/predict/upper", content=BODY, headers=page)
-        ).status_code == 200
+        assert (await client.post(PREDICT, content=BODY, headers=page)).status_code == 200
         other = await client.get("/v1/models", headers={"origin": "https://b.example.org"})
         assert other.status_code == 403
         assert (await client.get("/v1/models", headers=REBOUND)).status_code == 403
