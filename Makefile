@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start Python some hundred times: each would compile Headway, torch and all else anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup compiled remove-stale serve chat demo check format test test-interpreted quick test-all test-torch test-llm test-kernels exactness faults chaos soak bench clean
+.PHONY: help setup compiled remove-stale serve chat demo check format test test-interpreted quick test-all test-torch test-llm test-kernels exactness faults chaos soak attacks bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -107,8 +107,19 @@ chaos: compiled .venv-llm/.ready ## a real server under load while its workers a
 	@.venv-llm/bin/python -m benchmarks.chaos.chat --seed $(SEED)
 	@$(BIN)/python tests/faults/run.py --first $(SEED) --seeds 500 --hours 0
 
-soak: compiled ## the same for ten minutes: does anything grow?
-	@$(BIN)/python -m benchmarks.chaos --seed $(SEED) --soak 600
+SECONDS ?= 600
+soak: compiled ## the same for SECONDS (ten minutes; an hour: make soak SECONDS=3600): does anything grow?
+	@$(BIN)/python -m benchmarks.chaos --seed $(SEED) --soak $(SECONDS)
+
+# What was once broken by an attack, beside honest clients, and as tests: three times each.
+ATTACKS := tests/integration/server/test_web_pages.py tests/runtime/test_hostile_objects.py \
+	tests/runtime/test_calling_oneself.py tests/unit/models/test_grammars.py
+CHAT_ATTACKS := tests/llm/test_grammar_trials.py tests/llm/test_token_charges.py
+attacks: compiled .venv-llm/.ready ## every attack three times, with honest clients beside it (15 minutes)
+	@$(BIN)/python -m benchmarks.attacks --all --rounds 3
+	@.venv-llm/bin/python -m benchmarks.attacks --all --stack chat --rounds 3
+	@for round in 1 2 3; do $(BIN)/python -m pytest -q $(ATTACKS) || exit 1; done
+	@for round in 1 2 3; do .venv-llm/bin/python -m pytest -q $(CHAT_ATTACKS) || exit 1; done
 
 $(VENV)/.torch: $(VENV)/.ready
 	@echo "Installing torch, transformers and diffusers (once; about 1 GB) …"

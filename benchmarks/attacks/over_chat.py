@@ -2,6 +2,7 @@
 streams that are begun to be left."""
 
 import contextlib
+import itertools
 import json
 import time
 
@@ -46,8 +47,39 @@ def left_streams(target: Target) -> Outcome:
     return Outcome(f"{begun:,} streams left at once", f"the next one: {whole}", is_refused)
 
 
+def grammars(target: Target) -> Outcome:
+    """They take gigabytes or many seconds to compile; the first two alone once ended a server."""
+    forms: list[dict[str, object]] = [
+        {"structured_outputs": {"regex": "a?" * 43000 + "a" * 43000}},
+        {"structured_outputs": {"json": {"type": "integer", "multipleOf": 1499977}}},
+    ]
+    found: list[int | None] = []
+    longest_s, ends_at = 0.0, time.monotonic() + target.seconds
+    for number in itertools.count():
+        if found and time.monotonic() >= ends_at:
+            break
+        factors = {"allOf": [{"multipleOf": 9973}, {"multipleOf": 9901 - 2 * number}]}
+        forms[2:] = [
+            {"structured_outputs": {"regex": f"({'|'.join('ab' * 14000)}){number}{'c?' * 900}"}},
+            {"structured_outputs": {"json": {"type": "integer", **factors}}},
+        ]
+        for form in forms:
+            began = time.monotonic()
+            found.append(status_of(target.ask(_CHAT, _body(target, "hello", max_tokens=2, **form))))
+            longest_s = max(longest_s, time.monotonic() - began)
+    form = {"regex": "[ab]{3}"}
+    own = status_of(target.ask(_CHAT, _body(target, "hello", structured_outputs=form)))
+    counted = ", ".join(f"{found.count(each)} × {each}" for each in dict.fromkeys(found))
+    is_refused = own == (200 if target.key else 401) and set(found) <= (
+        {200, 400} if target.key else {401}
+    )
+    told = f"{counted}, within {longest_s:.1f} s; one that is small: {own}"
+    return Outcome(f"{len(found)} grammars", told, is_refused)
+
+
 ATTACKS: dict[str, Attack] = {
     "long prompts": long_prompts,
     "chats that ask for much": chats,
     "streams that are left": left_streams,
+    "grammars": grammars,
 }

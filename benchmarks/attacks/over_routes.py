@@ -123,6 +123,28 @@ def unread_events(target: Target) -> Outcome:
     return Outcome("8 streams of 1 MB a step, none read", f"{dropped} hung up on", dropped == 8)
 
 
+_TRAPS = (
+    *("exit", "interrupt", "cancelled", "generator", "trap", "mute", "long", "turncoat", "proxy"),
+)
+
+
+def traps(target: Target) -> Outcome:
+    """A tenant's text makes a model raise what ends programs, answer with what cannot be looked at,
+    or fail with 50 MB of text."""
+    asks = [("/v1/predict/traps", json.dumps(each).encode()) for each in _TRAPS]
+    found, longest, ends_at = set[int | None](), 0, time.monotonic() + target.seconds
+    while not found or time.monotonic() < ends_at:
+        for ask in asks:
+            answer = target.ask(*ask)
+            found.add(status_of(answer))
+            longest = max(longest, len(answer))
+    is_refused = found <= ({500, 503} if target.key else {401, None}) and longest < 32 * 2**10
+    told = f"{sorted(map(str, found))}, the longest answer {longest:,} bytes"
+    return Outcome(
+        f"{len(_TRAPS)} results and exceptions that turn on the server", told, is_refused
+    )
+
+
 ATTACKS: dict[str, Attack] = {
     "wrong values": wrong_values,
     "many objects": many_objects,
@@ -131,5 +153,6 @@ ATTACKS: dict[str, Attack] = {
     "image bomb": image_bomb,
     "chats that ask for much": chats,
     "events that nobody reads": unread_events,
+    "results that turn on the server": traps,
 }
 OF_BODIES = tuple(name for name, attack in ATTACKS.items() if attack is not unread_events)

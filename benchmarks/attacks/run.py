@@ -1,8 +1,9 @@
 """Every attack, without a key and with one, and the table of what honest clients saw meanwhile."""
 
+import contextlib
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,10 @@ class Line(NamedTuple):
     growth_mib: float
 
     @property
+    def holds(self) -> bool:
+        return self.outcome.is_refused and not self.failures
+
+    @property
     def failures(self) -> list[str]:
         """Of honest requests. With a key the room for large bodies can be filled: that is what the
         limit is for, and the key names its owner."""
@@ -89,17 +94,31 @@ def attacks(is_quick: bool) -> Report:
 
 def chat_attacks(is_quick: bool) -> Report:
     """On a language model of two layers. Its engine is a process of its own, on any core."""
+    with _tiny_model() as folder:
+        return _report("Attacks on a language model", ("chat",), folder, is_quick=is_quick)
+
+
+@contextlib.contextmanager
+def _tiny_model() -> Iterator[Path]:
     sys.path.append(str(Path(__file__).parents[2] / "tests" / "llm"))
     from models import build  # type: ignore[import-not-found]
 
     with tempfile.TemporaryDirectory() as name:
-        folder = build("llama", Path(name) / "tiny")
-        return _report("Attacks on a language model", ("chat",), folder, is_quick=is_quick)
+        yield build("llama", Path(name) / "tiny")
 
 
-def one_line_each(names: list[str], stack: str, keys: tuple[bool, ...]) -> Iterable[list[object]]:
-    """The rows of some attacks."""
-    with attacked(stack) as scene, apart(scene.server):
+def names_of(stack: str) -> list[str]:
+    return [name for _, attacks in _DOORS[stack] for name in attacks]
+
+
+def one_line_each(
+    names: list[str], stack: str, keys: tuple[bool, ...]
+) -> Iterator[tuple[Line, list[object]]]:
+    """Some attacks, and their rows."""
+    with contextlib.ExitStack() as opened:
+        folder = opened.enter_context(_tiny_model()) if stack == "chat" else None
+        scene = opened.enter_context(attacked("headway" if stack == "chat" else stack, folder))
+        opened.enter_context(apart(scene.server))
         target = scene.target
         target.seconds = 1.5
         ports = target.port, target.grpc_port
@@ -114,7 +133,8 @@ def one_line_each(names: list[str], stack: str, keys: tuple[bool, ...]) -> Itera
                 door, attack = tried[name]
                 for has_key in keys:
                     aim = target if has_key else target.without_key()
-                    yield _line(name, attack, door, aim, clients, memory).row(calm)
+                    line = _line(name, attack, door, aim, clients, memory)
+                    yield line, line.row(calm)
 
 
 def _report(title: str, stacks: Iterable[str], chat: Path | None, *, is_quick: bool) -> Report:

@@ -19,7 +19,9 @@ ATTACKER = "127.0.0.2"
 MIB = 2**20
 BODY_TIMEOUT_S = 0.5
 MODEL = """
+import asyncio
 import dataclasses
+import weakref
 from typing import Any
 
 import headway
@@ -41,6 +43,37 @@ class Forms(headway.Model[Form, int]):
 class Photos(headway.Model[Image.Image, list[int]]):
     def predict(self, items: list[Image.Image]) -> list[list[int]]:
         return [list(item.size) for item in items]
+
+class Trap(Exception):
+    @property
+    def __class__(self):
+        raise SystemExit
+
+class Mute(Exception):
+    def __str__(self):
+        raise KeyboardInterrupt
+
+class Turncoat:
+    def __getattribute__(self, name):
+        raise SystemExit
+
+class Gone:
+    pass
+
+LONG = "x" * 50_000_000  # made once: what it costs to make is the model's own affair
+TRAPS = {
+    "exit": SystemExit, "interrupt": KeyboardInterrupt, "cancelled": asyncio.CancelledError,
+    "generator": GeneratorExit, "trap": Trap, "mute": Mute,
+    "long": lambda: ValueError(LONG),
+}
+
+class Traps(headway.Model[str, Any]):
+    async def predict(self, items: list[str]) -> list[Any]:
+        for item in items:
+            if item in TRAPS:
+                raise TRAPS[item]()
+        made = {"turncoat": Turncoat, "proxy": lambda: weakref.proxy(Gone())}
+        return [made.get(item, str)() for item in items]
 
 @dataclasses.dataclass
 class Said:
@@ -74,6 +107,10 @@ target = "attacked:Forms"
 [[models]]
 name = "photos"
 target = "attacked:Photos"
+[[models]]
+name = "traps"
+target = "attacked:Traps"
+warm_up = false
 [[models]]
 name = "talk"
 target = "attacked:Talk"

@@ -271,6 +271,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cors_origins: Annotated[
         tuple[str, ...], _doc("web pages that may call, as https://host; *: all")
     ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        _doc("names a server without keys may be called by, beside local ones; *: any"),
+    ] = ()
     repository: Annotated[
         str, _doc("folder of models: one folder each, versions in numbered folders")
     ] = ""

@@ -22,6 +22,9 @@ from typing import Any, ClassVar, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 _MOST_CAUSES = 16
+_TRACEBACK, _CONTEXT, _CAUSE = (
+    vars(BaseException)[name] for name in ("__traceback__", "__context__", "__cause__")
+)
 
 
 class HeadwayError(Exception):
@@ -32,6 +35,10 @@ class HeadwayError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors cross processes with all their fields, some of which constructors take by name."""
         return _made_again, (type(self), self.args, self.__dict__)
+
+    def with_text(self, text: str) -> "HeadwayError":
+        """Another one of its kind, with its fields."""
+        return _made_again(type(self), (text,), self.__dict__)
 
 
 def _made_again(
@@ -183,9 +190,9 @@ def without_frames(error: E, *, with_causes: bool = True) -> E:
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        each.__traceback__ = None
+        _TRACEBACK.__set__(each, None)  # past what its class makes of an assignment
         if with_causes:  # both: an error raised `from` another, while a third was handled, has two
-            left += (each.__context__, each.__cause__)
+            left += (_CONTEXT.__get__(each), _CAUSE.__get__(each))
     return error
 
 

@@ -60,7 +60,7 @@ FLAG_GROUPS = {
     "a folder of models": ("repository", "watch", "watch_every_s", "cache_dir"),
     "keys, TLS and browsers": (
         *("keys_file", "api_keys", "admin_without_key"),
-        *("tls_cert", "tls_key", "tls_client_ca", "cors_origins"),
+        *("tls_cert", "tls_key", "tls_client_ca", "cors_origins", "allowed_hosts"),
     ),
     "logs, metrics and traces": (
         *("log_level", "log_format", "access_log", "metrics", "tracing", "debug"),

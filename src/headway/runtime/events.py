@@ -162,6 +162,6 @@ class Observers:
         for observer in self._observers:
             try:
                 observer(event)
-            except Exception:  # noqa: BLE001  an observer is user code, and none of the callers' business
+            except BaseException:  # noqa: BLE001  an observer is user code, and none of the callers' business
                 _log.exception("observer %r raised and is detached", observer)
                 self._observers = [each for each in self._observers if each is not observer]

@@ -1,6 +1,5 @@
 """Routes, and what becomes of an error. It knows no sockets: every HTTP stack hands it requests."""
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -156,11 +155,9 @@ class App:
             ):
                 await compress_answer(request, answer)
             return answer
-        except asyncio.CancelledError as error:
-            if is_asked_to_stop():
+        except BaseException as error:
+            if is_asked_to_stop(error):
                 raise
-            return self.answer_error(request, error)
-        except Exception as error:  # noqa: BLE001 - user code; every caller is answered
             return self.answer_error(request, error)
 
     async def _answer_packed(self, request: Request, found: Found) -> Answer:

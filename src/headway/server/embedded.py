@@ -29,7 +29,7 @@ async def embedded(
 ) -> AsyncIterator[Embedded]:
     """Every model loaded; drained and closed afterwards. Raises why there is nothing to serve."""
     keys = keys_of(config)
-    guard, room = Guard(config.server, keys), BodyRoom(config.server)
+    guard, room = Guard(config.server, keys, is_mounted=True), BodyRoom(config.server)
     with regions_of(config.server) as regions, observing_of(config.server) as observing:
         make = functools.partial(make_served, weights=weights_of(keys), observing=observing)
         async with Keeper(config, make, given=given, stages=observing.stages) as keeper:

@@ -44,6 +44,7 @@ from headway.server.config_changes import changes_of, key_changes_of, merged, we
 from headway.server.cors import CorsApp
 from headway.server.garbage import GarbagePauses
 from headway.server.observing import Observing
+from headway.server.pages import PagesApp
 from headway.server.service.inference import Inference, inference_over
 from headway.server.service.routes import Family, Route
 from headway.server.service.shared_memory import SharedRegions
@@ -245,6 +246,8 @@ def make_app(
     for row in rows:
         # The direct way goes past the gate: the app checks the key, the call counts.
         app.add(row._replace(handler=gate(row.access, row.handler)))
+    if guard.checks_pages:
+        app = PagesApp(app, config)
     return CorsApp(app, config.cors_origins) if config.cors_origins else app
 
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from headway.wire.application import Application
 from headway.wire.body_room import joined
+from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.connections import client_of
 from headway.wire.headers import WireHeaders, one_line, request_id
 from headway.wire.messages import Answer, Headers, Request, Response, StreamResponse
@@ -99,7 +100,9 @@ class AsgiApp:
         try:
             try:
                 first = await anext(answer.chunks, None)
-            except Exception as error:  # noqa: BLE001 - the stream is the model's code
+            except BaseException as error:
+                if is_asked_to_stop(error):
+                    raise
                 answer.end(error)
                 await _send_answer(request, self._app.answer_error(request, error), send)
                 return

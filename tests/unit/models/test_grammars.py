@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from headway.errors import InvalidInput
-from headway.models.chat.grammars import MOST_CONJUNCTIONS, grammar_of_schema
+from headway.models.chat.grammar_limits import MOST_CONJUNCTIONS
+from headway.models.chat.grammars import grammar_of_regex, grammar_of_schema
 
 PATTERN = {"type": "string", "pattern": ".*a.{3}b.*"}
 
@@ -55,3 +56,30 @@ def test_a_schema_that_is_nested_too_deep_is_its_callers_mistake() -> None:
         deep = {"type": "object", "properties": {"a": deep}}
     with pytest.raises(InvalidInput, match="recursion limit"):
         grammar_of_schema(deep, "schema")
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"multipleOf": 1499977}, "multipleOf: 1499977 is too large"),
+        ({"properties": {"a": {"anyOf": [{"multipleOf": 12.3457}]}}}, "multipleOf: 12.3457 is too"),
+        ({"multipleOf": float("inf")}, "multipleOf: inf is too large"),
+        ({"enum": ["a"] * 5000}, "an enum of 5000 values"),
+        ({"pattern": "a?" * 1025}, "1025 repeats"),
+        ({"patternProperties": {"a?" * 600: {"pattern": "b{2}" * 600}}}, "1200 repeats"),
+    ],
+)
+def test_what_takes_a_compiler_seconds_is_refused_before(schema: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^schema: {why}"):
+        grammar_of_schema(schema, "schema")
+
+
+@pytest.mark.parametrize("multiple", [0.01, 5, 3000000, 1e-6, 99.99, True])
+def test_multiples_that_people_ask_for_are_taken(multiple: float) -> None:
+    pytest.importorskip("llguidance")
+    assert grammar_of_schema({"type": "number", "multipleOf": multiple}, "schema")
+
+
+def test_an_expression_of_many_repeats_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"^regex: 43000 repeats"):
+        grammar_of_regex("a?" * 43000 + "a" * 43000, "regex")

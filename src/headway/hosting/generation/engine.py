@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.errors import ConfigError
 from headway.model import Model
-from headway.models.chat.grammars import Grammars
+from headway.models.chat.grammars import Grammars, Vocabulary
 from headway.models.chat.model import LanguageModel
 from headway.runtime.calling.faults import is_out_of_memory
 from headway.runtime.generating import StepRunner
@@ -69,9 +69,8 @@ class EngineModel(Model[Any, Any]):
     def _compiler(self) -> Grammars:
         if self._grammars is None:
             text = self._model.text()
+            ends = tuple(sorted(text.stop_ids))
             self._grammars = Grammars(
-                text.tokenizer.to_str(),
-                vocabulary=self.engine.vocabulary,
-                ends=sorted(text.stop_ids),
+                Vocabulary(text.tokenizer.to_str(), self.engine.vocabulary, ends)
             )
         return self._grammars

@@ -69,6 +69,8 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1) if ids is None else ids
         self._answers: dict[int, _Answer] = {}  # by sequence
+        # Those whose readers left, with tokens set aside: until the engine says what it computed.
+        self._left: dict[int, _Answer] = {}
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
         self.adapters = adapters
@@ -178,6 +180,8 @@ class Front:
             answer = self._answers.get(output.sequence)
             if answer is not None:
                 self._take(answer, output, company, now, queued)
+            elif self._left:
+                self._settle_left(output)
         if queued:
             self._hand_over(queued)
 
@@ -231,6 +235,13 @@ class Front:
         if answer.is_over and self._end(output.sequence, answer):
             queued.append((answer.call, END))
 
+    def _settle_left(self, output: Output) -> None:
+        if output.finished is not None or output.error is not None:
+            answer = self._left.pop(output.sequence, None)
+            if answer is not None:
+                answer.note_computed(output)
+                answer.settle()
+
     def _hand_over(self, step: list[tuple[StreamCall, Any]]) -> None:
         deliver_step(step)
         for call in [call for call, _ in step if call.has_ended]:
@@ -273,16 +284,23 @@ class Front:
         if request is None:
             return
         for sequence in request.sequences:
-            self._answers.pop(sequence).settle()
-            self._cancel(sequence)
+            answer = self._answers.pop(sequence)
+            if answer.reservation is not None:
+                self._left[sequence] = answer
+            if not self._cancel(sequence):  # no end of it will be told
+                self._left.pop(sequence, answer).settle()
             self._recorder.finished("abort")
         request.sequences.clear()
         self._forget(call)
 
-    def _cancel(self, sequence: int) -> None:
+    def _cancel(self, sequence: int) -> bool:
+        """False: the engine is closed."""
         assert self._engine is not None
-        with suppress(Closed):
+        try:
             self._engine.cancel(sequence)
+        except Closed:
+            return False
+        return True
 
 
 class _Request:
@@ -307,8 +325,8 @@ class _Answer:
     """One sequence on its way."""
 
     __slots__ = (
-        *("_arrived_at", "_first_at", "_is_stopped", "_shows_empty", "_shows_end"),
-        *("batches", "call", "detokenizer", "index"),
+        *("_arrived_at", "_first_at", "_is_begun", "_is_stopped", "_shows_empty"),
+        *("_shows_end", "batches", "call", "detokenizer", "index"),
         *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
 
@@ -334,6 +352,7 @@ class _Answer:
         self._is_stopped = False  # by a stop string: what else comes is not shown
         self.tokens = 0
         self.reservation: _Reservation | None = None
+        self._is_begun = False  # of its prompt, something was computed
         self.is_over = False
         self.is_to_cancel = False
 
@@ -341,6 +360,7 @@ class _Answer:
         self, output: Output, company: int, now: float, recorder: GenerationRecorder
     ) -> Piece | None:
         """What of it the caller sees. Raises what ended it, if that was an error."""
+        self.note_computed(output)
         if output.error is not None:
             self.is_over = True
             recorder.finished(output.error.code)
@@ -355,12 +375,18 @@ class _Answer:
             return None  # it was on its way when a stop string was found
         return self._last(token, output.logprobs, finished, now, recorder)
 
+    def note_computed(self, output: Output) -> None:
+        finished = output.finished
+        was_admitted = finished is not None and finished.admitted_at is not None
+        if was_admitted or type(output.error) is ModelFailed:  # a step failed
+            self._is_begun = True
+
     def settle(self) -> None:
-        """It has ended: its key gets back what it has not used. Refused before its first token, it
-        has used nothing."""
+        """It has ended: its key gets back what it has not used. A prompt that was begun is used,
+        whether its caller saw a token of the answer or not; one that never was costs nothing."""
         if self.reservation is not None:
             allowance, prompt, reserved = self.reservation
-            used = prompt + self.tokens if self.tokens else 0
+            used = prompt + self.tokens if self.tokens or self._is_begun else 0
             allowance.refund_tokens(reserved - used, time.monotonic())
 
     def _record(self, now: float, recorder: GenerationRecorder) -> None:

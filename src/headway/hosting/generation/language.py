@@ -1,21 +1,20 @@
 """A served model's text side, off the event loop: prompts to tokens, tokens to what they spell."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from headway.core.generation.wishes import Wishes
-from headway.errors import InputTooLarge, InvalidInput, NotReady, QueueFull
-from headway.models.chat.grammars import Grammars
+from headway.errors import InputTooLarge, InvalidInput, QueueFull
+from headway.models.chat.grammars import Vocabulary
 from headway.models.chat.spelling import BYTES
 from headway.models.chat.text import ChatText
-from headway.runtime.calling.threads import ThreadPool, run_in_thread
+from headway.models.chat.trials import Trials
+from headway.runtime.calling.threads import ThreadPool, run_in_thread, whose
 
-_MOST_COMPILING = 2  # grammars at a time: one may take seconds of a core
-_MOST_WAITING = 64  # for their turn; more are refused
+_MOST_TRIED = 2  # grammars at a time: one may take half a second of a core
+_MOST_WAITING = 64  # of one client, for their turn; more are refused
 _SHORT = 2000  # characters: tokenised in less time than a thread takes to start
 _MESSAGE = 16  # that a template writes around each message, about
 _HELPERS = 2  # threads for short chats: while a template takes its time, others have the second
@@ -31,10 +30,10 @@ class Language:
         self.max_context = max_context
         self._tokens = _spelled(text)
         self._helpers = ThreadPool(_HELPERS, "headway-text")
-        self._grammars: Grammars | None = None
+        self._trials = Trials(self._vocabulary)
+        self._trying = ThreadPool(_MOST_TRIED, "headway-grammar")
+        self._waiting: dict[str, int] = {}  # grammars, by client
         self._has_grammars = has_grammars
-        self._compiling = asyncio.Semaphore(_MOST_COMPILING)
-        self._waiting = 0
         self._longest = max(map(len, self._tokens.values()), default=1)  # bytes
 
     @property
@@ -85,42 +84,37 @@ class Language:
 
     def close(self) -> None:
         self._helpers.close()
-
-    def grammars(self) -> Grammars:
-        """Made when the first is asked for; slow, and no harm if two make it."""
-        if self._grammars is None:
-            self._grammars = Grammars(
-                self.text.tokenizer.to_str(),
-                vocabulary=self.vocabulary,
-                ends=sorted(self.text.stop_ids),
-            )
-        return self._grammars
+        self._trying.close()
+        self._trials.close()
 
     async def check_grammar(self, grammar: str, field: str) -> None:
-        """Compile it, off the event loop. Raises InvalidInput."""
+        """Have it tried, off the event loop. Raises InvalidInput, QueueFull, NotReady."""
         if not self._has_grammars:
             raise InvalidInput(f"{field}: the engine of this model has no grammars")
-        if self._waiting >= _MOST_WAITING:
-            raise QueueFull(f"{_MOST_WAITING} grammars wait to be compiled", limit=_MOST_WAITING)
-        self._waiting += 1
+        if not self.text.stop_ids:
+            raise InvalidInput(f"{field}: the model has no token that ends a text")
+        why = self._trials.known(grammar)
+        if why is None:
+            why = await self._try_grammar(grammar)
+        if why:
+            raise InvalidInput(f"{field}: {why}")
+
+    def _vocabulary(self) -> Vocabulary:
+        ends = tuple(sorted(self.text.stop_ids))
+        return Vocabulary(self.text.tokenizer.to_str(), self.vocabulary, ends)
+
+    async def _try_grammar(self, grammar: str) -> str:
+        client = whose.get()
+        count = self._waiting.get(client, 0)
+        if count >= _MOST_WAITING:
+            raise QueueFull(f"{count} of your grammars wait to be tried", limit=_MOST_WAITING)
+        self._waiting[client] = count + 1
         try:
-            await self._compiling.acquire()
+            return await self._trying.run(self._trials.why_not, grammar)
         finally:
-            self._waiting -= 1
-        loop = asyncio.get_running_loop()
-
-        def check() -> None:
-            try:
-                self.grammars().check(grammar, field)
-            finally:  # not where its caller leaves: the thread goes on
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(self._compiling.release)
-
-        try:
-            await run_in_thread(check)
-        except NotReady:  # there was no thread for it
-            self._compiling.release()
-            raise
+            left = self._waiting.pop(client) - 1
+            if left:
+                self._waiting[client] = left
 
     def check_named(self, wishes: Wishes) -> None:
         """Every token id that a caller names is one of the model's."""

@@ -1,22 +1,38 @@
 """Answers of a given form: JSON by a schema, a regular expression, one of several texts.
 
-`llguidance` compiles a grammar once, off the step, within its own limits, and says for each step
-which tokens may come next. A grammar is a text, so that it can go to an engine in another process.
+A grammar is a text, so that it can go to other processes: first to one that tries it and can be
+killed (`headway.models.chat.trials`), then to the engine, which compiles what passed, off the step.
+There `llguidance` says for each step which tokens may come next.
 """
 
 import json
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.errors import InvalidInput
+from headway.models.chat.grammar_limits import (
+    MOST_CHOICES,
+    check_expression,
+    check_length,
+    check_schema,
+)
 
-MOST_CHARACTERS = 2**17  # of a schema or an expression
-MOST_CHOICES = 1024
-MOST_CONJUNCTIONS = 8  # parts of a schema that hold at once: each more doubles what compiling takes
-_MOST_COMPILED = 64
+MOST_BYTES = 2**24  # that one may keep, when it is compiled
+_LEAST_BYTES = 2**16  # that each is taken to keep
+_MOST_COMPILED_BYTES = 2**28
+_MOST_STATES = 50_000  # of the lexer of one answer, of 1 to 2 KB each
 _COMPACT = {"whitespace_flexible": False}  # or a weak model says spaces for ever
+
+
+class Vocabulary(NamedTuple):
+    """What grammars are compiled for."""
+
+    tokenizer: str  # its JSON
+    size: int
+    ends: tuple[int, ...]  # what may come when the text is complete
 
 
 def grammar_of_schema(schema: Any, field: str) -> str:
@@ -24,8 +40,8 @@ def grammar_of_schema(schema: Any, field: str) -> str:
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"{field}: a JSON schema is an object")
     text = json.dumps(schema)
-    _check_length(text, field)
-    _check_conjunctions(schema, field)
+    check_length(text, field)
+    check_schema(schema, field)
     try:
         made: str = _matcher_class(field).grammar_from_json_schema(text, overrides=_COMPACT)
     except ValueError as error:  # it is nested too deep
@@ -36,7 +52,7 @@ def grammar_of_schema(schema: Any, field: str) -> str:
 def grammar_of_regex(expression: Any, field: str) -> str:
     if not isinstance(expression, str) or not expression:
         raise InvalidInput(f"{field}: a regular expression is a text")
-    _check_length(expression, field)
+    check_expression(expression, field)
     made: str = _matcher_class(field).grammar_from_regex(expression)
     return made
 
@@ -46,64 +62,28 @@ def grammar_of_choice(choices: Any, field: str) -> str:
     if not is_texts or not 0 < len(choices) <= MOST_CHOICES:
         raise InvalidInput(f"{field}: a list of 1 to {MOST_CHOICES} texts is expected")
     text = "start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
-    _check_length(text, field)
+    check_length(text, field)
     made: str = _matcher_class(field).grammar_from_lark(text)
     return made
 
 
-def _check_length(text: str, field: str) -> None:
-    if len(text) > MOST_CHARACTERS:
-        raise InvalidInput(f"{field}: {len(text)} characters; at most {MOST_CHARACTERS} are taken")
-
-
-def _check_conjunctions(schema: Any, field: str) -> None:
-    """Two patterns that must both fit are intersected, and so on: of twenty, that takes hours."""
-    count, waiting = 0, [schema]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Mapping):
-            count += _conjunctions(each)
-            waiting += each.values()
-        elif isinstance(each, list):
-            waiting += each
-    if count > MOST_CONJUNCTIONS:
-        raise InvalidInput(
-            f"{field}: {count} parts of the schema hold at once (in allOf, or beside $ref, anyOf, "
-            f"oneOf); at most {MOST_CONJUNCTIONS} are taken"
-        )
-
-
-def _conjunctions(schema: Mapping[str, Any]) -> int:
-    parts = schema.get("allOf")
-    count = len(parts) if isinstance(parts, list) and len(parts) > 1 else 0
-    has_text = not schema.keys().isdisjoint(("pattern", "format"))
-    has_more = not schema.keys().isdisjoint(("$ref", "anyOf", "oneOf", "allOf"))
-    return count + (has_text and has_more)
-
-
 class Grammars:
-    """Of one vocabulary: compiled once each, the latest kept. Used by several threads."""
+    """Of one vocabulary: compiled once each, the latest kept, by their bytes. Used by several
+    threads."""
 
-    def __init__(self, tokenizer: str, *, vocabulary: int, ends: Sequence[int]) -> None:
-        """`tokenizer`: its JSON. `ends`: what may come when the text is complete."""
+    def __init__(self, vocabulary: Vocabulary) -> None:
         from llguidance import LLTokenizer
 
+        ends = list(vocabulary.ends)
         self._vocabulary = vocabulary
-        self._ends = list(ends)
-        self._tokenizer = LLTokenizer(tokenizer, n_vocab=vocabulary, eos_token=list(ends))
-        self._compiled: OrderedDict[str, Any] = OrderedDict()
+        self._tokenizer = LLTokenizer(vocabulary.tokenizer, n_vocab=vocabulary.size, eos_token=ends)
+        self._compiled: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
         self._lock = threading.Lock()
 
-    def check(self, grammar: str, field: str) -> None:
-        """Compile it, perhaps for seconds. Raises InvalidInput."""
-        if not self._ends:
-            raise InvalidInput(f"{field}: the model has no token that ends a text")
-        why = self.compile(grammar).get_error()
-        if why:
-            raise InvalidInput(f"{field}: {' '.join(why.split())[:500]}")
-
     def matcher(self, grammar: str) -> "Matcher":
-        return Matcher(self.compile(grammar).deep_copy(), self._vocabulary, self._ends)
+        matcher = self.compile(grammar).deep_copy()
+        return Matcher(matcher, self._vocabulary.size, self._vocabulary.ends)
 
     def compile(self, grammar: str) -> Any:
         """Slow the first time."""
@@ -111,13 +91,38 @@ class Grammars:
             found = self._compiled.get(grammar)
             if found is not None:
                 self._compiled.move_to_end(grammar)
-                return found
-        made = _matcher_class("grammar")(self._tokenizer, grammar, log_level=0)
-        with self._lock:
-            self._compiled[grammar] = made
-            if len(self._compiled) > _MOST_COMPILED:
-                self._compiled.popitem(last=False)
+                return found[0]
+        before = resident_bytes()
+        made = self.compile_anew(grammar)
+        grown = resident_bytes() - before  # about: other threads take and free memory, too
+        self._keep(grammar, made, min(max(grown, _LEAST_BYTES), MOST_BYTES))
         return made
+
+    def compile_anew(self, grammar: str) -> Any:
+        return _matcher_class("grammar")(
+            self._tokenizer, grammar, log_level=0, limits=_parser_limits()
+        )
+
+    def _keep(self, grammar: str, made: Any, size: int) -> None:
+        with self._lock:
+            self._compiled[grammar] = made, size
+            self._bytes += size
+            while self._bytes > _MOST_COMPILED_BYTES:
+                _, (_, freed) = self._compiled.popitem(last=False)
+                self._bytes -= freed
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def _parser_limits() -> Any:
+    """The library's own, but for what it says in an error: that may be all of the grammar."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(max_lexer_states=_MOST_STATES, verbose_errors=False)
 
 
 class Matcher:

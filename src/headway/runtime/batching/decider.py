@@ -17,6 +17,7 @@ from headway.runtime.batching.losses import Losses
 from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.room import Room
 from headway.runtime.batching.worker_pool import WorkerPool
+from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.decider import Decider
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
@@ -225,12 +226,12 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         for call, result in zip(job.calls, job.results, strict=True):
             call.ran = ran
             try:
-                if isinstance(result, Exception):  # the item's own error
+                if is_error(result):  # the item's own
                     failed += 1
-                    call.fail(result)
+                    call.fail(readable(result))
                 else:
                     call.succeed(result)
-            except Exception as error:  # noqa: BLE001  a result that cannot be read, parts that do not join
+            except BaseException as error:  # noqa: BLE001  a result that cannot be read, parts that do not join
                 failed += 1
                 call.fail(_unusable(self.name, error))
         if refusals:

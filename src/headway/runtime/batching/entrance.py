@@ -12,6 +12,7 @@ from headway.errors import Closed, DeadlineExceeded, HeadwayError, InvalidInput
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.calling.inputs import CallOptions, Input, InputReader
+from headway.runtime.calling.nesting import chain_here, check_not_within
 from headway.runtime.driving.calls import Call, DirectCall, ThreadCall
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import StreamCall
@@ -55,6 +56,8 @@ class Entrance:
         way."""
         event_loop = self._shell.event_loop
         if event_loop is None or event_loop.loop is not loop or not self._decider.takes_plain:
+            return None
+        if chain_here():  # a model calls
             return None
         item_id = next(self._ids)
         call = Call(item_id, value, loop.create_future())
@@ -158,6 +161,7 @@ class Entrance:
         """Queue one value, or raise why not: its `Call`, or its `StreamCall`."""
         shell, losses = self._shell, self._decider.losses
         try:
+            chain = check_not_within(self._maker, shell.name) if chain_here() else ()
             if losses.poison:
                 losses.refuse_poison(read.value, read.partition)
             with shell.lock:
@@ -171,6 +175,9 @@ class Entrance:
                     call = Call(item.id, read.value, loop.create_future())
                 else:
                     call = ThreadCall(item.id, read.value, concurrent.futures.Future())
+                if chain:
+                    call.chain = chain
+                    self._maker.has_nested = True
                 self._submit(item, call)
                 try:
                     shell.order_drive(event_loop)

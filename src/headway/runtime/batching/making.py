@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headway.core import Batch, Policy
 from headway.model import CANCEL, Model, TensorModel, overrides
 from headway.runtime.calling.callbacks import own_method
+from headway.runtime.calling.nesting import chain_of
 from headway.runtime.calling.parameters import Parameters, Sharing
 from headway.runtime.calling.runner import Runner
 from headway.runtime.driving.event_loop import EventLoop
@@ -42,6 +43,7 @@ class ModelJobs:
         self._cancellable = _cancellable(model)
         self._is_inline = is_inline
         self._max_reruns = max_reruns
+        self.has_nested = False  # models have called this one
 
     @property
     def streams(self) -> bool:
@@ -73,7 +75,9 @@ class ModelJobs:
             keywords[CANCEL] = token = BatchCancel(batch, calls, event_loop.clock)
         make = self._stream_job if streams else self._predict_job
         job = make(batch, calls, worker, event_loop, done, keywords)
-        job.cancel = token
+        job.cancel, job.owner = token, self
+        if self.has_nested:
+            job.chain = chain_of(calls)
         return job
 
     def _predict_job(

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from headway.errors import ConfigError, HeadwayError, InvalidInput
 from headway.model import Model, overrides
+from headway.runtime.calling.faults import is_error
 from headway.runtime.calling.front import FrontThread, Kind, Many, call_user_code
 
 _LARGEST_SIZE = 2**53  # what a float still tells apart: batch times are reckoned from sizes
@@ -91,7 +92,7 @@ class Callbacks:
         if not getattr(asyncio.get_running_loop(), "is_virtual", False):
             return await self._front.run(kind, function, value, many, deadline=deadline)
         result = call_user_code(kind, function, value)
-        if isinstance(result, Exception):
+        if is_error(result):
             raise result
         return result
 

@@ -1,12 +1,19 @@
 """What a model call may raise beside the model's own errors: the worker is gone, or the memory."""
 
+import asyncio
 import gc
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
+
+from headway.errors import HeadwayError
 
 _LONGEST_CHAIN = 32
+MOST_TEXT = 8192  # characters of an exception's text: it goes into answers, logs and events
+_TEXT_END = 1024  # of them, from its end
+_CLASS_NAME = type.__dict__["__name__"].__get__
 _OUT_OF_MEMORY = (
     "Failed to allocate memory",  # onnxruntime
     "bad allocation",
@@ -34,12 +41,67 @@ class WorkerLost(Exception):
         self.out_of_memory = out_of_memory
 
 
+def is_error(result: Any) -> bool:
+    """Whether a model's result stands for an item's error. It is not asked: `isinstance` would look
+    at its `__class__`, which may be user code, or that of something that is gone."""
+    return issubclass(type(result), Exception)
+
+
 def text_of(error: BaseException) -> str:
-    """What it says. Never raises: an exception's `__str__` is user code."""
+    """What it says, cut where that is long. Never raises: an exception's `__str__` is user code."""
     try:
-        return str(error)
-    except Exception as again:  # noqa: BLE001  as it says
-        return f"(its text cannot be made: {type(again).__name__})"
+        return shortened(str(error))
+    except BaseException as again:  # noqa: BLE001  as it says
+        return f"(its text cannot be made: {name_of(again)})"
+
+
+def shortened(text: str) -> str:
+    if len(text) <= MOST_TEXT:
+        return text
+    start, end = text[: MOST_TEXT - 2 * _TEXT_END], text[-_TEXT_END:]
+    return f"{start} … ({len(text)} characters) … {end}"
+
+
+def name_of(error: BaseException) -> str:
+    """Of its class. A class may have a class of its own that answers for it: that is passed by."""
+    name: str = _CLASS_NAME(type(error))
+    return name
+
+
+def readable(error: BaseException) -> BaseException:
+    """The same, or one that can be looked at in its place. Everything that is raised by a model
+    comes through here first: with a `__class__` that raises or lies, `isinstance` would, too; and a
+    text of megabytes would be written once for each caller of the batch."""
+    if type(error) is UnreadableError:
+        return error
+    try:
+        is_plain = error.__class__ is type(error)
+        text = str(error)
+    except BaseException:  # noqa: BLE001  as above
+        is_plain, text = False, ""
+    if is_plain and len(text) <= MOST_TEXT:
+        return error
+    if is_plain and isinstance(error, HeadwayError):  # whose fault it is must not be lost
+        return error.with_text(shortened(text))
+    stand_in = UnreadableError(f"{name_of(error)}: {text_of(error)}")
+    return stand_in.with_traceback(BaseException.__traceback__.__get__(error))
+
+
+class UnreadableError(Exception):
+    """Stands for an exception of a model that cannot be looked at, or whose text is too long."""
+
+
+def is_stopped(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
+    """Cancelled or closed from outside, or did user code raise such an error of its own? `task`:
+    in which it was called; it is not running where what it awaits is closed."""
+    kind = type(error)
+    if issubclass(kind, asyncio.CancelledError):
+        return task is not None and task.cancelling() > 0
+    return issubclass(kind, GeneratorExit) and running_task() is not task
+
+
+def running_task() -> "asyncio.Task[Any] | None":
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -56,13 +118,13 @@ def is_device_lost(error: BaseException | None) -> bool:
     """After most errors of CUDA nothing works any more in the process that had it."""
     signs = _DEVICE_LOST
     return not is_out_of_memory(error) and any(
-        type(each).__name__ == "AcceleratorError" or any(sign in text_of(each) for sign in signs)
+        name_of(each) == "AcceleratorError" or any(sign in text_of(each) for sign in signs)
         for each in _chain(error)
     )
 
 
 def _says_so(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if issubclass(type(error), MemoryError) or name_of(error) == "OutOfMemoryError":
         return True
     text = text_of(error)
     return any(sign in text for sign in _OUT_OF_MEMORY)
@@ -85,4 +147,4 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         if error is None:
             return
         yield error
-        error = error.__cause__ or error.__context__
+        error = error.__context__ if error.__cause__ is None else error.__cause__

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headway.errors import DeadlineExceeded, HeadwayError, ModelFailed, NotReady, QueueFull
-from headway.runtime.calling.faults import text_of
+from headway.runtime.calling.faults import is_error, name_of, readable, text_of
 from headway.runtime.calling.owning import own
 from headway.runtime.calling.threads import start_thread
 
@@ -360,10 +360,10 @@ def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any
     try:
         return own(function(value))
     except HeadwayError as error:
-        return error
+        return readable(error)
     except BaseException as error:  # noqa: BLE001  prepare, size and finish are user code; sys.exit() ends a call
-        failure = ModelFailed(f"{what} raised {type(error).__name__}: {text_of(error)}")
-        failure.__cause__ = error
+        failure = ModelFailed(f"{what} raised {name_of(error)}: {text_of(error)}")
+        failure.__cause__ = readable(error)
         return failure
 
 
@@ -380,9 +380,9 @@ def _settle(results: list[tuple["asyncio.Future[Any]", Any]]) -> None:
     for future, result in results:
         if future.done():
             continue
-        if isinstance(result, StopIteration):  # a future cannot hold one
-            future.set_exception(ModelFailed("a callback returned a StopIteration"))
-        elif isinstance(result, Exception):
-            future.set_exception(result)
-        else:
+        if not is_error(result):
             future.set_result(result)
+        elif issubclass(type(result), StopIteration):  # a future cannot hold one
+            future.set_exception(ModelFailed("a callback returned a StopIteration"))
+        else:
+            future.set_exception(readable(result))

@@ -39,7 +39,7 @@ def own(value: Any) -> Any:
         elif kind is _ndarray() and not value.dtype.hasobject:
             return _copied(value)
         return _Copying().whole(value)
-    except Exception:  # noqa: BLE001  user code: how a class of theirs is copied
+    except BaseException:  # noqa: BLE001  user code: how a class of theirs is copied
         return value
 
 

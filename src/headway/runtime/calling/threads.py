@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from headway.errors import NotReady
+from headway.runtime.calling.faults import name_of, readable, text_of
 
 T = TypeVar("T")
 _RETRY_S = 1.0
@@ -117,9 +118,7 @@ def _work(
     failure: BaseException | None = None
     try:
         result = function(*arguments)
-    except Exception as error:  # noqa: BLE001  user code; its caller must hear of it
-        failure = awaitable(error)
-    except BaseException as error:  # noqa: BLE001  sys.exit() ends the load, not the server
+    except BaseException as error:  # noqa: BLE001  user code; sys.exit() ends the load, not the server
         failure = awaitable(error)
     with suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(_settle, future, result, failure)
@@ -136,8 +135,9 @@ def _settle(future: "asyncio.Future[T]", result: T, error: BaseException | None)
 
 def awaitable(error: BaseException) -> Exception:
     """The same as an error that a future can hold and a task may raise."""
+    error = readable(error)
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    failure = RuntimeError(f"{type(error).__name__}: {error}")
+    failure = RuntimeError(f"{name_of(error)}: {text_of(error)}")
     failure.__cause__ = error
     return failure

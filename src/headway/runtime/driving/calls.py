@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from headway.core.items import Batch, Item
 from headway.errors import ModelFailed
+from headway.runtime.calling.nesting import Chain
 
 Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
 _log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ class Answerable(Protocol):
 class Call:
     """One value and the future of its result, for a caller in the batcher's own event loop."""
 
-    __slots__ = ("future", "item_ids", "ran", "value")
+    # `chain` is set where a model calls: the batches that wait for this one.
+    __slots__ = ("chain", "future", "item_ids", "ran", "value")
 
     def __init__(self, item_id: int, value: Any, future: Any) -> None:
         self.item_ids: tuple[int, ...] = (item_id,)  # several once it has been split
@@ -54,11 +56,15 @@ class Call:
     def succeed(self, result: Any) -> None:
         future = self.future
         if not future.done():
-            future.set_result(result)
+            try:  # noqa: SIM105  a `with` would cost more than the answer
+                future.set_result(result)
+            except RuntimeError:  # its loop is closed: nobody waits any more
+                pass
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
-            self.future.set_exception(_raisable(error))
+            with suppress(RuntimeError):  # as above
+                self.future.set_exception(_raisable(error))
 
     def detach(self) -> None:
         if not isinstance(self.future, _FutureElsewhere):
@@ -128,7 +134,7 @@ class DirectCall:
         self.is_done = True
         try:
             tell(outcome)
-        except Exception:  # noqa: BLE001  a front end's bug; the next calls are answered all the same
+        except BaseException:  # noqa: BLE001  a front end's bug; the next calls are answered all the same
             _log.exception("a caller could not be given its answer")
 
     def detach(self) -> None:
@@ -182,6 +188,10 @@ class SplitCall:
     def value(self) -> Any:
         return self._whole.value
 
+    @property
+    def chain(self) -> Chain:
+        return getattr(self._whole, "chain", ())
+
     def part_succeeded(self, number: int, result: Any, ran: tuple[Ran, ...]) -> None:
         self._results[number] = result
         with self._lock:
@@ -218,6 +228,10 @@ class PartCall:
         return self._request.is_done
 
     @property
+    def chain(self) -> Chain:
+        return self._request.chain
+
+    @property
     def whole_value(self) -> Any:
         return self._request.value
 
@@ -238,7 +252,7 @@ def content_of(call: Answerable) -> Any:
 
 def _raisable(error: BaseException) -> BaseException:
     """A future cannot hold a StopIteration: it would end the generator that awaits it."""
-    if not isinstance(error, StopIteration):
+    if not issubclass(type(error), StopIteration):
         return error
     failure = ModelFailed("the model answered with a StopIteration")
     failure.__cause__ = error

@@ -43,7 +43,7 @@ class Trail:
         self._hash = hash((self._hash, kind))  # its place among the others
         try:
             self._state.add(content)
-        except Exception:  # noqa: BLE001  user code, as below
+        except BaseException:  # noqa: BLE001  user code, as below
             self._is_known = False
 
     def add_texts(self, texts: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ def _digest(content: Any, *, sampled: bool) -> bytes | None:
     state = _State(sampled=sampled)
     try:
         state.add(content)
-    except Exception:  # noqa: BLE001  user code: what pickle asks of a value, or its `__iter__`
+    except BaseException:  # noqa: BLE001  user code: what pickle asks of a value, or its `__iter__`
         return None
     return state.hash.digest()
 

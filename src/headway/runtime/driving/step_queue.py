@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.model import END
+from headway.runtime.calling.faults import is_error
 from headway.runtime.driving.streams import (
     AT_ONCE_BYTES,
     QUIET_BYTES,
@@ -147,4 +148,4 @@ def _urgency_of(entry: Any) -> float:
     """What it takes; more than anything that can wait where it is an end."""
     if entry is None:
         return 0
-    return math.inf if entry is END or isinstance(entry, Exception) else bytes_of(entry)
+    return math.inf if entry is END or is_error(entry) else bytes_of(entry)

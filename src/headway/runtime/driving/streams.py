@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from headway.errors import ModelFailed, Shed
 from headway.model import END
+from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Ran
 from headway.runtime.driving.digests import Trail
 
@@ -40,6 +41,7 @@ class StreamCall:
         "_taken_bytes",
         "_trail",
         "_waiter",
+        "chain",
         "direct",
         "has_ended",
         "is_abandoned",
@@ -91,8 +93,8 @@ class StreamCall:
         there is something new for its reader."""
         if entry is None or self.has_ended or self.is_abandoned:
             return False
-        if entry is END or isinstance(entry, Exception):
-            self._end(self._retraced() if entry is END else entry)
+        if entry is END or is_error(entry):
+            self._end(self._retraced() if entry is END else readable(entry))
         elif self._retrace is not None:
             self._follow(self._retrace, entry)
             return self.has_ended
@@ -309,10 +311,13 @@ class OpenStream:
 
 
 def bytes_of(chunk: Any) -> int:
-    if isinstance(chunk, _SIZED):
+    if issubclass(type(chunk), _SIZED):
         return len(chunk)
-    size: int = getattr(chunk, "nbytes", _OTHER_BYTES)
-    return size
+    try:
+        size = getattr(chunk, "nbytes", _OTHER_BYTES)
+    except BaseException:  # noqa: BLE001  user code, and only this chunk's
+        return _OTHER_BYTES
+    return size if type(size) is int else _OTHER_BYTES
 
 
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:

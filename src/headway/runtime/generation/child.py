@@ -124,7 +124,7 @@ class LineInbox:
             self._compiled.add(command.sampling.grammar)
             if self._compiling.pop(command.sequence.id, None) is not None:
                 commands.append(command)
-        if len(self._compiled) > 32:  # fewer than the compiler itself remembers
+        if len(self._compiled) > 16:  # fewer than the compiler itself remembers, however large
             self._compiled = {""}
 
     def _start_compiler(self) -> None:

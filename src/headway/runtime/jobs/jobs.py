@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeAlias
 from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch
 from headway.errors import ModelFailed
-from headway.runtime.calling.faults import WorkerLost, text_of
+from headway.runtime.calling.faults import WorkerLost, is_stopped, name_of, text_of
+from headway.runtime.calling.nesting import Chain, enter, leave
 from headway.runtime.calling.owning import own_all
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable
@@ -54,6 +55,8 @@ class BatchJob:
     ran_out_of_memory = False
     misfit: Misfit | None = None  # where no item of it is to blame for that
     max_reruns = 0
+    owner: object = None  # for whom it runs: the same for all batches of a model
+    chain: Chain = ()  # the batches that wait for this one
 
     def __init__(
         self,
@@ -62,7 +65,9 @@ class BatchJob:
         worker: Worker,
         clock: Clock,
         done: "Done",
+        name: str,
     ) -> None:
+        self._name = name
         self.batch = batch
         self.calls = calls
         self.worker = worker
@@ -76,14 +81,15 @@ class BatchJob:
         self._done = done
 
     def run(self) -> None:
-        started = self._clock()
+        started, run = self._clock(), enter(self.chain, self.owner, self._name)
         try:
             self._run(started)
         except BaseException as error:  # noqa: BLE001  ours, or an exception that cannot be read
             _log.exception("a batch failed while its errors were examined")
-            failure = f"the batch failed: {type(error).__name__}: {text_of(error)}"
+            failure = f"the batch failed: {name_of(error)}: {text_of(error)}"
             self.results = [ModelFailed(failure) for _ in self.calls]
         finally:
+            leave(run)
             self.ran_s = self._clock() - started
             self._done(self)
 
@@ -122,7 +128,7 @@ class PredictJob(BatchJob):
         max_reruns: int,
         batch_sizes: Sequence[int] = (),
     ) -> None:
-        super().__init__(batch, calls, worker, clock, done)
+        super().__init__(batch, calls, worker, clock, done, runner.name)
         self._runner = runner
         self._batch_sizes = batch_sizes
         self.max_reruns = max_reruns if runner.may_rerun else 0
@@ -145,23 +151,27 @@ class PredictJob(BatchJob):
 
     async def run_async(self) -> None:
         started, task = self._clock(), asyncio.current_task()
+        run = enter(self.chain, self.owner, self._name)
         values = [call.value for call in self.calls]
         try:
             self.results = await self._runner.predict_async(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
             if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
                 await self._compare_async(values, *row)
-        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
-            raise_if_cancelled(error, task)
+        except BaseException as error:
+            if is_stopped(error, task):
+                raise
             reruns = self._reruns(error)
             while (call := reruns.next_call()) is not None:
                 try:
                     reruns.succeeded(await self._runner.predict_async(*call))
-                except BaseException as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again, task)
+                except BaseException as again:
+                    if is_stopped(again, task):
+                        raise
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
+            leave(run)
             self.ran_s = self._clock() - started
             self._done(self)
 
@@ -226,12 +236,11 @@ class StreamJob(BatchJob):
         runner: Runner,
         max_reruns: int,
     ) -> None:
-        super().__init__(batch, calls, worker, clock, done)
+        super().__init__(batch, calls, worker, clock, done, runner.name)
         self.max_reruns = max_reruns if runner.may_rerun else 0
         self._streams = calls
         self._stream = stream
         self._runner = runner
-        self._name = runner.name
 
     def _run(self, started: float) -> None:
         try:
@@ -249,21 +258,25 @@ class StreamJob(BatchJob):
 
     async def run_async(self) -> None:
         started, task = self._clock(), asyncio.current_task()
+        run = enter(self.chain, self.owner, self._name)
         try:
             await self._pass_steps_async(self._readers(self._streams))
             self.results = [None for _ in self.calls]
-        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
-            raise_if_cancelled(error, task)
+        except BaseException as error:
+            if is_stopped(error, task):
+                raise
             reruns = self._reruns(error)
             while reruns.next_call() is not None:
                 try:
                     await self._pass_steps_async(self._readers(self._again(reruns)))
                     reruns.succeeded([None for _ in reruns.group])
-                except BaseException as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again, task)
+                except BaseException as again:
+                    if is_stopped(again, task):
+                        raise
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
+            leave(run)
             self.ran_s = self._clock() - started
             self._done(self)
 
@@ -341,16 +354,3 @@ def _close(steps: Iterator[Any]) -> None:
     close = getattr(steps, "close", None)
     if close is not None:
         close()
-
-
-def raise_if_cancelled(error: BaseException, task: "asyncio.Task[Any] | None") -> None:
-    """Cancelled or closed from outside, or did the model raise such an error of its own? `task`:
-    in which it was called; it is not running where what it awaits is closed."""
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error
-    if isinstance(error, GeneratorExit) and _running_task() is not task:
-        raise error
-
-
-def _running_task() -> "asyncio.Task[Any] | None":
-    return None if asyncio._get_running_loop() is None else asyncio.current_task()

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from headway.core import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.calling.company import JUDGED, NEIGHBOURS
-from headway.runtime.calling.faults import is_out_of_memory
+from headway.runtime.calling.faults import is_out_of_memory, is_stopped
 from headway.runtime.calling.runner import Runner, TensorRunner
 from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT
-from headway.runtime.jobs.jobs import Job, raise_if_cancelled
+from headway.runtime.jobs.jobs import Job
 from headway.runtime.jobs.rerunning import model_failed
 
 
@@ -65,8 +65,9 @@ class Probe:
         try:
             self.results = await self._runner.predict_async(self._values, self._rows)
             self._settle(self._clock() - started)
-        except BaseException as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error, task)
+        except BaseException as error:
+            if is_stopped(error, task):
+                raise
             self._settle(model_failed(self._runner.name, error))
         finally:  # cancelled: the batcher closes
             self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))

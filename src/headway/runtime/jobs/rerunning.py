@@ -12,7 +12,15 @@ from headway.core.faults.bisecting import Bisection
 from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, units_of
 from headway.errors import HeadwayError, ModelFailed, RequestError, Unavailable
-from headway.runtime.calling.faults import WorkerLost, is_out_of_memory, release_memory, text_of
+from headway.runtime.calling.faults import (
+    UnreadableError,
+    WorkerLost,
+    is_out_of_memory,
+    name_of,
+    readable,
+    release_memory,
+    text_of,
+)
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable
 
@@ -31,11 +39,10 @@ class Reruns:
         runner: Runner | None = None,
         batch_sizes: Sequence[int] = (),
     ) -> None:
+        error = readable(error)
         self._units = units_of(batch.items)
         self._has_own = {0} if len(self._units) == 1 else set[int]()  # units that failed alone
-        self.results: list[Any] = [
-            own_error(name, error, is_alone=bool(self._has_own)) for _ in calls
-        ]
+        self.results: list[Any] = own_errors(name, error, len(calls), is_alone=bool(self._has_own))
         self.count = 0
         self.lost: WorkerLost | None = None
         self.ran_out_of_memory = False
@@ -94,6 +101,7 @@ class Reruns:
             self._bisection.succeeded()
 
     def failed(self, error: BaseException) -> None:
+        error = readable(error)
         if isinstance(error, WorkerLost):
             self.lost = error
             return
@@ -156,8 +164,9 @@ class Reruns:
             self._fail(self._units[unit], error, is_alone=unit in self._has_own)
 
     def _fail(self, group: list[int], error: BaseException, *, is_alone: bool = False) -> None:
-        for index in group:
-            self.results[index] = own_error(self._name, error, is_alone=is_alone)
+        errors = own_errors(self._name, error, len(group), is_alone=is_alone)
+        for index, each in zip(group, errors, strict=True):
+            self.results[index] = each
 
 
 class _Piece(NamedTuple):
@@ -209,21 +218,35 @@ class _Pieces:
         ]
 
 
-def own_error(name: str, error: BaseException, *, is_alone: bool) -> HeadwayError:
-    """What the caller is told. An error of ours that the model raised for this request alone
+def own_errors(
+    name: str, error: BaseException, count: int, *, is_alone: bool
+) -> list[HeadwayError]:
+    """What each caller is told. An error of ours that the model raised for this request alone
     (`raise headway.InvalidInput`) is the request's own; for a batch of several, the culprit is
-    unknown."""
-    is_own = isinstance(error, RequestError | Unavailable)
-    return error if is_alone and is_own else model_failed(name, error)  # type: ignore[return-value]
+    unknown. The text, which may take its time, is made once."""
+    if is_alone and isinstance(error, RequestError | Unavailable):
+        return [error] * count
+    first = model_failed(name, error)
+    return [first, *(_same(first) for _ in range(count - 1))]
+
+
+def _same(failure: ModelFailed) -> ModelFailed:
+    """One caller's own exception: a shared instance would collect all callers' tracebacks."""
+    same = ModelFailed(*failure.args)
+    same.__cause__ = failure.__cause__
+    return same
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:
-    """One caller's own exception: a shared instance would collect all callers' tracebacks. Callers
-    know one kind: that the contract was broken is in its words."""
+    """Callers know one kind: that the contract was broken is in its words."""
+    error = readable(error)
     if isinstance(error, BrokenContract):
         return ModelFailed(str(error))
-    text = text_of(error)
-    failure = ModelFailed(f"{name} raised {type(error).__name__}: {text}{_advice(error, text)}")
+    if isinstance(error, UnreadableError):  # its text begins with the name of what it stands for
+        failure = ModelFailed(f"{name} raised {error}")
+    else:
+        text = text_of(error)
+        failure = ModelFailed(f"{name} raised {name_of(error)}: {text}{_advice(error, text)}")
     failure.__cause__ = error
     return failure
 

@@ -18,9 +18,11 @@ _log = logging.getLogger(__name__)
 class Guard:
     """Decided at start: which doors there are. `change` replaces keys, not doors."""
 
-    def __init__(self, config: ServerConfig, keys: Sequence[KeyConfig] = ()) -> None:
-        """Raises ConfigError where the certificate cannot be used, or the doors contradict each
-        other."""
+    def __init__(
+        self, config: ServerConfig, keys: Sequence[KeyConfig] = (), *, is_mounted: bool = False
+    ) -> None:
+        """`is_mounted`: another application decides who may call. Raises ConfigError where the
+        certificate cannot be used, or the doors contradict each other."""
         if config.admin_without_key:
             if keys:
                 raise ConfigError(
@@ -32,6 +34,7 @@ class Guard:
                     "every client that reaches %s may administrate without a key", config.host
                 )
         self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: no caller needs one
+        self.checks_pages = self.keys is None and not is_mounted
         self.certificates = certificates_of(config) if config.tls_cert else None
 
     def change_keys(self, keys: Sequence[KeyConfig]) -> None:

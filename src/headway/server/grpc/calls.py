@@ -180,11 +180,9 @@ class Calls:
                 return await run(request, context)
             except Aborted:
                 raise
-            except asyncio.CancelledError as error:
-                if is_asked_to_stop():
+            except BaseException as error:
+                if is_asked_to_stop(error):
                     raise
-                refusal = self.refusal_of(error, request_id_of(request, context))
-            except Exception as error:  # noqa: BLE001 - user code; every caller is answered
                 refusal = self.refusal_of(error, request_id_of(request, context))
             return await context.abort(*refusal)
 

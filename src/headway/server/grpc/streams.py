@@ -183,7 +183,7 @@ class _Stream:
     def _refused(
         self, request: pb.ModelInferRequest, error: BaseException
     ) -> pb.ModelStreamInferResponse:
-        if not isinstance(error, Exception) and is_asked_to_stop():
+        if is_asked_to_stop(error):
             raise error
         return pb.ModelStreamInferResponse(
             error_message=self._calls.refusal_of(error, request.id).message,

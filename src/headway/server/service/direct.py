@@ -18,6 +18,7 @@ from headway.server.auth.keys import Caller
 from headway.server.bodies.background import AT_ONCE, Steps, background
 from headway.server.service.inference import Inference
 from headway.server.service.tensors import TensorSignature
+from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.messages import Asker
 
 DirectRequest: TypeAlias = tuple[str, Any]  # its id, and its arrays or its value
@@ -156,7 +157,7 @@ class DirectInference(DirectCall):
                 self._encoding = asyncio.ensure_future(self._encode_slowly(result))
                 return
             body = self._codec.encode(self._id, result)
-        except Exception as error:  # noqa: BLE001  the model's outputs; its caller is answered
+        except BaseException as error:  # noqa: BLE001  the model's outputs; its caller is answered
             self.failed(error)
         else:
             self._record(1, self._started, None)
@@ -165,7 +166,9 @@ class DirectInference(DirectCall):
     async def _encode_slowly(self, result: Any) -> None:
         try:
             body = await background.run(lambda steps: self._codec.encode(self._id, result, steps))
-        except Exception as error:  # noqa: BLE001  as above
+        except BaseException as error:
+            if is_asked_to_stop(error):
+                raise
             self.failed(error)
         else:
             self._record(1, self._started, None)

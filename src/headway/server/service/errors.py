@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from headway import errors
 from headway.observe.tally import ErrorTally
+from headway.runtime.calling.faults import readable
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Told(NamedTuple):
 def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str) -> Told:
     """Only what is our own fault is logged, and only our own words are passed on. `context` says
     whose error it was, in the log."""
+    error = readable(error)
     if isinstance(error, asyncio.CancelledError):
         # What the handler waited for was cancelled, not the handler: its caller gets an answer.
         error = _because(errors.Closed("the work was cancelled"), error)

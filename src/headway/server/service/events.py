@@ -12,6 +12,7 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
+from headway.runtime.calling.threads import awaitable
 from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
 from headway.server.bodies.background import Steps, Work, made
 from headway.server.bodies.encoding import MOST_CHARACTERS, encode_in_steps
@@ -188,7 +189,7 @@ class Pumping:
 
     def _fail(self, error: BaseException) -> None:
         if not self.done.done():  # else it was cancelled: the client has left
-            self.done.set_exception(error)
+            self.done.set_exception(awaitable(error))
 
 
 class ToSink(Pumping):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from headway.errors import Closed, HeadwayError
 from headway.wire.application import Application
 from headway.wire.body_room import joined
+from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
 from headway.wire.headers import request_id
 from headway.wire.http1 import wire
@@ -192,17 +193,16 @@ class Answering(Lifetime):
                 await self._send_chunks(received, response, first)
             finally:
                 await response.close()
-        except Exception as error:
-            # The stream is the model's code.
+        except BaseException as error:
             response.end(error)
+            if is_asked_to_stop(error):
+                raise
+            # The stream is the model's code.
             if self._is_answering:
                 logger.exception("a stream broke off", extra={"id": received.request.id})
                 self._transport.abort()
             else:
                 self._send(received, self._app.answer_error(received.request, error))
-        except BaseException as error:
-            response.end(error)
-            raise
         else:
             response.end(None)
 

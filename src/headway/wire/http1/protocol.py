@@ -5,6 +5,7 @@ connection has one deadline, looked at when its only timer happens to fire.
 """
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 import httptools
@@ -26,6 +27,7 @@ _JOINED_HERE = 2**18  # bytes of a body: to copy them takes less than a task
 _END_OF_HEAD = b"\r\n\r\n"
 _BLANK = b"\r\n"  # before a request these mean nothing, and a read may have ten thousand
 _NOTHING = memoryview(b"")
+_HOST = re.compile(rb"([\w.~%-]*|\[[\da-fA-F:.%]+\])(:\d*)?")
 _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the parser stops
 
 
@@ -189,8 +191,7 @@ class Connection(Answering):
         if b"upgrade" in headers and self._asks_for_upgrade():
             self._is_upgrade = True
             return
-        if b"host" not in headers and self._parser.get_http_version() != "1.0":
-            raise Refused(400, "bad_request", "the request has no Host header")
+        self._check_host(headers.get(b"host"))
         if b"transfer-encoding" in headers:
             self._check_coding(headers[b"transfer-encoding"])
         if self._timed is Phase.HEAD or self._read_bytes > self._config.max_header_bytes:
@@ -198,6 +199,12 @@ class Connection(Answering):
         self._check_body(int(headers.get(b"content-length", 0)))
         if b"expect" in headers:
             self._expect(headers[b"expect"])
+
+    def _check_host(self, host: bytes | None) -> None:
+        if host is None and self._parser.get_http_version() != "1.0":
+            raise Refused(400, "bad_request", "the request has no Host header")
+        if host and not _HOST.fullmatch(host):
+            raise Refused(400, "bad_request", "the Host header is not a host")
 
     def on_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
@@ -278,6 +285,8 @@ class Connection(Answering):
         return self._headers[name] + b", " + value
 
     def _check_coding(self, coding: bytes) -> None:
+        if self._parser.get_http_version() == "1.0":
+            raise Refused(400, "bad_request", "HTTP/1.0 has no Transfer-Encoding")
         if coding.strip().lower() != b"chunked":
             text = coding.decode("latin-1")
             raise Refused(

@@ -147,8 +147,8 @@ class Call(CallState):
             await self._respond(request)
         except Aborted:
             pass  # it has said why
-        except asyncio.CancelledError:
-            if is_asked_to_stop():
+        except asyncio.CancelledError as error:
+            if is_asked_to_stop(error):
                 raise
             self.end(Status.CANCELLED, "the work was cancelled")
         except Exception as error:  # noqa: BLE001 - the service's code; every caller is answered

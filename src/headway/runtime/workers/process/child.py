@@ -227,9 +227,9 @@ class Child:
 
 def _sendable(result: Any) -> tuple[Kind, Any]:
     """Exceptions among the results go as Failures: not every one can be pickled."""
-    if type(result) is list and any(isinstance(each, BaseException) for each in result):
+    if type(result) is list and any(issubclass(type(each), BaseException) for each in result):
         return Kind.RESULT_WITH_FAILURES, [
-            failure_of(each) if isinstance(each, BaseException) else each for each in result
+            failure_of(each) if issubclass(type(each), BaseException) else each for each in result
         ]
     return Kind.RESULT, result
 

@@ -4,8 +4,7 @@ import pickle
 import traceback
 from typing import Any, NamedTuple
 
-from headway.errors import HeadwayError
-from headway.runtime.calling.faults import text_of
+from headway.runtime.calling.faults import UnreadableError, name_of, readable, text_of
 
 _MOST_CHARACTERS = 20_000  # of a traceback
 _MOST_BYTES = 64 * 2**10
@@ -26,11 +25,12 @@ class RemoteError(Exception):
 
 def failure_of(error: BaseException) -> Failure:
     """In the model's process. Never raises: an exception is user code, too."""
+    name, text, error = name_of(error), text_of(error), readable(error)
     return Failure(
-        type(error).__name__,
-        text_of(error)[:_MOST_CHARACTERS],
+        name,
+        text,
         "".join(traceback.format_exception(error))[-_MOST_CHARACTERS:],
-        _pickled(error),
+        None if type(error) is UnreadableError else _pickled(error),
     )
 
 
@@ -46,14 +46,11 @@ def _pickled(error: BaseException) -> bytes | None:
     carries more than an error should: a batch, a model."""
     try:
         data = pickle.dumps(error, 5)
-        if len(data) > _MOST_BYTES and isinstance(error, HeadwayError):
-            error.args = (text_of(error)[:_MOST_CHARACTERS],)  # whose fault it is must not be lost
-            data = pickle.dumps(error, 5)
         if len(data) > _MOST_BYTES:
             return None
         same: Any = pickle.loads(data)
         return data if type(same) is type(error) and str(same) == str(error) else None
-    except Exception:  # noqa: BLE001  as above
+    except BaseException:  # noqa: BLE001  as above
         return None
 
 
@@ -62,6 +59,6 @@ def _unpickled(failure: Failure) -> BaseException | None:
         return None
     try:
         error = pickle.loads(failure.pickled)
-    except Exception:  # noqa: BLE001  its class cannot be imported here, or its __init__ raises
+    except BaseException:  # noqa: BLE001  its class cannot be imported here, or its __init__ raises
         return None
     return error if isinstance(error, BaseException) else None

@@ -1,0 +1,82 @@
+"""Grammars are tried in a process that can be killed: what is too large is refused, and no more."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from models import VOCABULARY
+
+from headway.models.chat.grammars import MOST_BYTES, Grammars, Vocabulary, resident_bytes
+from headway.models.chat.trials import Trials
+
+llguidance = pytest.importorskip("llguidance")
+_TOO_MUCH = "compiling it takes more than 0.5 s of a core or 256 MiB"
+
+
+def of_regex(expression: str) -> str:
+    return str(llguidance.LLMatcher.grammar_from_regex(expression))
+
+
+MANY = of_regex("a?" * 43000 + "a" * 43000)  # gigabytes: where there are none, an abort
+SLOW = str(
+    llguidance.LLMatcher.grammar_from_json_schema(
+        json.dumps({"type": "integer", "multipleOf": 1499977})
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(folder: Path) -> Vocabulary:
+    return Vocabulary((folder / "tokenizer.json").read_text(), VOCABULARY, (2,))
+
+
+@pytest.fixture
+def trials(vocabulary: Vocabulary) -> Iterator[Trials]:
+    trials = Trials(lambda: vocabulary)
+    yield trials
+    trials.close()
+
+
+def test_what_would_end_a_process_ends_one_that_has_nothing_else_to_do(trials: Trials) -> None:
+    before = resident_bytes()
+    assert trials.why_not(MANY) == _TOO_MUCH
+    assert trials.why_not(SLOW) == _TOO_MUCH
+    assert trials.why_not(of_regex("[ab]{3}-[0-9]")) == ""
+    assert resident_bytes() - before < 2**25
+
+
+def test_a_verdict_is_kept(trials: Trials) -> None:
+    grammar = of_regex("(a")
+    assert trials.known(grammar) is None
+    why = trials.why_not(grammar)
+    assert "unclosed group" in why
+    trials.close()
+    assert trials.known(grammar) == trials.why_not(grammar) == why
+
+
+def test_what_the_library_gives_up_on_after_a_token_is_refused_before(trials: Trials) -> None:
+    assert "too many expressions" in trials.why_not(of_regex("a?" * 500 + "a" * 500))
+
+
+def test_a_process_that_was_killed_is_replaced(trials: Trials) -> None:
+    assert trials.why_not(of_regex("a")) == ""
+    process = trials._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert trials.why_not(of_regex("b")) == ""
+
+
+def test_compiled_grammars_are_kept_by_their_bytes(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(vocabulary)
+    compiled = [grammars.compile(of_regex(f"a{{{n}}}")) for n in range(1, 20)]
+    assert grammars.compile(of_regex("a{1}")) is compiled[0]
+    monkeypatch.setattr("headway.models.chat.grammars._MOST_COMPILED_BYTES", MOST_BYTES)
+    for n in range(MOST_BYTES // 2**16 + 1):  # each is taken to keep 2**16 at least
+        grammars.compile(of_regex(f"b{{{n}}}"))
+    assert grammars.compile(of_regex("a{1}")) is not compiled[0]
