@@ -7,6 +7,7 @@
 #include "common.h"
 
 enum { MOST_PAGE = 256, MOST_FEATURES = 256 };  // tokens, a multiple of four; and of a head
+enum { STRETCH = 128 };                         // tokens; or a page, if it has more
 
 struct attention {
     const float *queries;
@@ -48,6 +49,12 @@ INLINE floats kept_of(const float *found, float kept)
 {
     if (!kept) return zeros();
     return load(found) * broadcast(kept);
+}
+
+// So many tokens' scores become weights together: whole pages.
+INLINE long stretch_of(const struct attention *given)
+{
+    return given->page < STRETCH ? STRETCH / given->page * given->page : given->page;
 }
 
 // Where a token's key or value begins, of that head.

@@ -4,7 +4,6 @@
 
 #include "attention.h"
 
-enum { STRETCH = 128 };                // tokens; or a page, if it has more
 enum { BUNCH = LANES == 16 ? 4 : 3 };  // queries, whose sums fit into registers
 enum { MANY = 4 };                     // vectors of features
 
@@ -182,7 +181,7 @@ static void attend_stretch(const struct stretch *stretch, struct query *queries,
 void attend_row(const struct attention *given, struct query *queries, const int64_t *table,
                 long length, long head, long heads)
 {
-    const long most = given->page < STRETCH ? STRETCH / given->page * given->page : given->page;
+    const long most = stretch_of(given);
     for (long done = 0; done < length; done += most) {
         const long left = length - done, tokens = left < most ? left : most;
         const struct stretch stretch = {given, table + done / given->page, tokens, head, heads};

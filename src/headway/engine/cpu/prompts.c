@@ -1,24 +1,27 @@
-// A prompt's rows: a block of tokens at a time, for all their queries.
+// A prompt's rows: a stretch of the sequence at a time, for all their queries.
 //
-// As products of matrices: a block's keys are turned so that a vector holds one feature of LANES
-// tokens. A row's sums have the same order however the prompt is cut.
+// As products of matrices: keys are turned so that a vector holds one feature of LANES tokens. Every
+// sum has the order that it has in a decode's row: a token is the same to the bit wherever its prompt
+// is cut, and whether it was said or read.
 
 #include "attention.h"
 
 enum { ACROSS = 4, BLOCK = ACROSS * LANES, ABREAST = LANES == 16 ? 6 : 3 };
+enum { IS_FOLDED = LANES == 16, VECTORS = IS_FOLDED ? ACROSS / 2 : ACROSS };  // of tokens, abreast
 
-struct block {
-    const cell *keys[BLOCK], *values[BLOCK];  // of each token
+struct gathered {  // a stretch of one head
+    const cell *keys[MOST_PAGE], *values[MOST_PAGE];  // of each token
     long tokens;
-    float turned[MOST_FEATURES][BLOCK] __attribute__((aligned(64)));
+    float turned[MOST_PAGE / BLOCK][MOST_FEATURES][BLOCK] __attribute__((aligned(64)));
 };
 
 // Eight tokens' eight features from `i` on.
-INLINE void turn(struct block *block, long token, long i)
+INLINE void turn(struct gathered *found, long token, long i)
 {
+    float (*turned)[BLOCK] = found->turned[token / BLOCK];
     __m256 rows[8], pairs[8], fours[8];
     for (int t = 0; t < 8; t++)
-        rows[t] = token + t < block->tokens ? load_eight_cells(block->keys[token + t] + i)
+        rows[t] = token + t < found->tokens ? load_eight_cells(found->keys[token + t] + i)
                                             : _mm256_setzero_ps();
     for (int t = 0; t < 8; t += 2) {
         pairs[t] = _mm256_unpacklo_ps(rows[t], rows[t + 1]);
@@ -30,57 +33,88 @@ INLINE void turn(struct block *block, long token, long i)
             fours[t + 2 * high + 1] = _mm256_shuffle_ps(pairs[t + high], pairs[t + 2 + high], 0xEE);
         }
     for (int f = 0; f < 4; f++) {
-        _mm256_store_ps(block->turned[i + f] + token,
+        _mm256_store_ps(turned[i + f] + token % BLOCK,
                         _mm256_permute2f128_ps(fours[f], fours[f + 4], 0x20));
-        _mm256_store_ps(block->turned[i + f + 4] + token,
+        _mm256_store_ps(turned[i + f + 4] + token % BLOCK,
                         _mm256_permute2f128_ps(fours[f], fours[f + 4], 0x31));
     }
 }
 
-INLINE void gather(struct block *block, const struct attention *given, const int64_t *table,
+INLINE void gather(struct gathered *found, const struct attention *given, const int64_t *table,
                    long first, long tokens, long head)
 {
-    block->tokens = tokens;
+    found->tokens = tokens;
     for (long t = 0; t < tokens; t++) {
         const size_t at = place_of(given, table, first + t, head);
-        block->keys[t] = given->keys + at, block->values[t] = given->values + at;
+        found->keys[t] = given->keys + at, found->values[t] = given->values + at;
     }
-    for (long i = 0; i < given->features; i += 8)
-        for (long t = 0; t < BLOCK; t += 8) turn(block, t, i);
+    for (long block = 0; block < tokens; block += BLOCK)
+        for (long i = 0; i < given->features; i += 8)
+            for (long t = 0; t < BLOCK; t += 8) turn(found, block + t, i);
 }
 
-// Some queries' products with a block's keys.
-INLINE void block_scores(const int count, const struct block *block, const struct query *queries,
-                         long features, float scale, float scores[][BLOCK])
+// Some queries' products with some tokens' keys: of the features that lie in one lane of a decode's
+// vectors or, of sixteen lanes, in the two that `folded` adds.
+INLINE void lane_sums(const int count, const float (*turned)[BLOCK], const struct query *queries,
+                      long features, long lane, floats sums[ABREAST][VECTORS])
 {
-    floats sums[ABREAST][ACROSS];
+    const long other = lane + LANES / 2;
+    floats others[ABREAST][VECTORS];
     for (int q = 0; q < count; q++)
-        for (int v = 0; v < ACROSS; v++) sums[q][v] = zeros();
-    for (long i = 0; i < features; i++) {
-        floats value[ABREAST];
-        for (int q = 0; q < count; q++) value[q] = broadcast(queries[q].from[i]);
-        for (int v = 0; v < ACROSS; v++) {
-            const floats keys = load(block->turned[i] + LANES * v);
-            for (int q = 0; q < count; q++) sums[q][v] = fma_of(value[q], keys, sums[q][v]);
+        for (int v = 0; v < VECTORS; v++) sums[q][v] = others[q][v] = zeros();
+    for (long i = 0; i < features; i += LANES) {
+        const float *keys = turned[i + lane], *other_keys = turned[i + other];
+        for (int q = 0; q < count; q++) {
+            const floats x = broadcast(queries[q].from[i + lane]);
+            const floats y = broadcast(queries[q].from[i + other]);
+            for (int v = 0; v < VECTORS; v++) {
+                sums[q][v] = fma_of(x, load(keys + LANES * v), sums[q][v]);
+                if (IS_FOLDED)
+                    others[q][v] = fma_of(y, load(other_keys + LANES * v), others[q][v]);
+            }
         }
     }
-    for (int q = 0; q < count; q++)
-        for (int v = 0; v < ACROSS; v++) store(scores[q] + LANES * v, sums[q][v] * broadcast(scale));
+    for (int q = 0; q < count && IS_FOLDED; q++)
+        for (int v = 0; v < VECTORS; v++) sums[q][v] += others[q][v];
+}
+
+// Some queries' scores of some vectors of tokens. Lanes' sums are added as `four_sums_of` adds them:
+// neighbours, then pairs of them, then the two halves.
+INLINE void scores_of(const int count, const struct gathered *found, const struct query *queries,
+                      const struct attention *given, float scores[][MOST_PAGE], long first)
+{
+    const float *from = found->turned[first / BLOCK][0] + first % BLOCK;
+    floats parts[3][ABREAST][VECTORS];  // of one lane, of two, of four
+    for (int lane = 0; lane < 8; lane++) {
+        floats sums[ABREAST][VECTORS];
+        int level = 0;
+        lane_sums(count, (const float (*)[BLOCK])from, queries, given->features, lane, sums);
+        for (; lane >> level & 1; level++)
+            for (int q = 0; q < count; q++)
+                for (int v = 0; v < VECTORS; v++) sums[q][v] += parts[level][q][v];
+        for (int q = 0; q < count; q++)
+            for (int v = 0; v < VECTORS; v++)
+                if (level < 3)
+                    parts[level][q][v] = sums[q][v];
+                else
+                    store(scores[q] + first + LANES * v, sums[q][v] * broadcast(given->scale));
+    }
 }
 
 // The values' sums by some queries' weights, of some vectors of features from `i` on.
-INLINE void block_values(const int count, const int vectors, const struct block *block,
-                         struct query *queries, const float *kept, float weights[][BLOCK], long i)
+INLINE void values_at(const int count, const int vectors, const struct gathered *found,
+                      struct query *queries, const float *kept, float weights[][MOST_PAGE],
+                      long tokens, long i)
 {
     floats sums[ABREAST][ACROSS];
     for (int q = 0; q < count; q++)
         for (int v = 0; v < vectors; v++)
             sums[q][v] = kept_of(queries[q].to + i + LANES * v, kept[q]);
-    for (long t = 0; t < block->tokens; t++) {
+    for (long t = 0; t < tokens; t++) {
         floats weight[ABREAST];
         for (int q = 0; q < count; q++) weight[q] = broadcast(weights[q][t]);
         for (int v = 0; v < vectors; v++) {
-            const floats values = load_cells(block->values[t] + i + LANES * v);
+            const floats values = load_cells(found->values[t] + i + LANES * v);
             for (int q = 0; q < count; q++) sums[q][v] = fma_of(weight[q], values, sums[q][v]);
         }
     }
@@ -88,54 +122,56 @@ INLINE void block_values(const int count, const int vectors, const struct block 
         for (int v = 0; v < vectors; v++) store(queries[q].to + i + LANES * v, sums[q][v]);
 }
 
-// What some queries find in a block; each attends to so many of its tokens.
-INLINE void attend_block(const int count, const struct attention *given, const struct block *block,
-                         struct query *queries, const long *tokens)
+// What some queries find in a stretch; each attends to so many of its tokens, the last to most.
+INLINE void attend_some(const int count, const struct attention *given,
+                        const struct gathered *found, struct query *queries, const long *tokens)
 {
-    float kept[ABREAST], scores[ABREAST][BLOCK];
-    block_scores(count, block, queries, given->features, given->scale, scores);
+    const long most = tokens[count - 1], features = given->features;
+    float kept[ABREAST], scores[ABREAST][MOST_PAGE];
+    for (long first = 0; first < most; first += VECTORS * LANES)
+        scores_of(count, found, queries, given, scores, first);
     for (int q = 0; q < count; q++) {
         kept[q] = 1.0f;
         if (tokens[q] > 0)
-            kept[q] = weigh(queries + q, scores[q], tokens[q], ACROSS);
+            kept[q] = weigh(queries + q, scores[q], tokens[q], (most + LANES - 1) / LANES);
         else
-            memset(scores[q], 0, sizeof scores[q]);
+            memset(scores[q], 0, most * sizeof(float));
     }
     long i = 0;
-    for (; i + LANES * ACROSS <= given->features; i += LANES * ACROSS)
-        block_values(count, ACROSS, block, queries, kept, scores, i);
-    for (; i < given->features; i += LANES)
-        block_values(count, 1, block, queries, kept, scores, i);
+    for (; i + LANES * ACROSS <= features; i += LANES * ACROSS)
+        values_at(count, ACROSS, found, queries, kept, scores, most, i);
+    for (; i < features; i += LANES) values_at(count, 1, found, queries, kept, scores, most, i);
 }
 
 void attend_rows(const struct attention *given, struct query *queries, const int64_t *table,
                  long start, long rows, long head)
 {
-    struct block block;
-    const long count = rows * given->group, end = start + rows;
-    for (long done = 0, fetched = BLOCK; done < end; done += BLOCK) {
+    struct gathered found;
+    const long count = rows * given->group, end = start + rows, stretch = stretch_of(given);
+    for (long done = 0, fetched = stretch; done < end; done += stretch) {
         const long left = end - done;
-        gather(&block, given, table, done, left < BLOCK ? left : BLOCK, head);
+        gather(&found, given, table, done, left < stretch ? left : stretch, head);
         for (long q = 0, taken; q < count; q += taken) {
             long tokens[ABREAST];
             // As many as registers hold sums for; of those left over, 3 are usual: they share a head.
             taken = count - q >= ABREAST ? ABREAST : count - q > 3 ? 3 : count - q;
             for (long each = 0; each < taken; each++) {
                 long own = start + (q + each) / given->group + 1 - done;
-                tokens[each] = own < BLOCK ? own : BLOCK;
+                tokens[each] = own < stretch ? own : stretch;
             }
-            // A part of the next block is fetched with each group of queries.
-            const long due = done + BLOCK + (q + taken) * BLOCK / count;
-            for (; fetched < due && fetched < done + 2 * BLOCK && fetched < end; fetched++) {
+            // A part of the next stretch is fetched with each group of queries.
+            const long due = done + stretch + (q + taken) * stretch / count;
+            for (; fetched < due && fetched < done + 2 * stretch && fetched < end; fetched++) {
                 const size_t at = place_of(given, table, fetched, head);
                 fetch(given->keys + at, given->features);
                 fetch(given->values + at, given->features);
             }
+            if (tokens[taken - 1] <= 0) continue;  // the stretch begins after their rows
             switch (taken) {
-            case 1: attend_block(1, given, &block, queries + q, tokens); break;
-            case 2: attend_block(2, given, &block, queries + q, tokens); break;
-            case 3: attend_block(3, given, &block, queries + q, tokens); break;
-            default: attend_block(ABREAST, given, &block, queries + q, tokens);
+            case 1: attend_some(1, given, &found, queries + q, tokens); break;
+            case 2: attend_some(2, given, &found, queries + q, tokens); break;
+            case 3: attend_some(3, given, &found, queries + q, tokens); break;
+            default: attend_some(ABREAST, given, &found, queries + q, tokens);
             }
         }
     }
