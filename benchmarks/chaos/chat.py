@@ -1,8 +1,8 @@
-"""`python -m benchmarks.chaos.chat [--seed N] [--kills N]`: exits 1 if anything broke.
+"""`python -m benchmarks.chaos.chat [--seed N] [--kills N] [--dtype D]`: exits 1 if anything broke.
 
 A real server with a language model whose cache is too small for its load. Its engine is killed and
 stopped in the middle of streams, clients leave in the middle of streams, and some prompts are too
-long. In float32 every answer is known: it is asked for once before anything is disturbed.
+long. Every answer is known: it is asked for once before anything is disturbed.
 """
 
 import argparse
@@ -42,7 +42,7 @@ admin_without_key = true
 [[models]]
 name = "chat"
 target = "{target}"
-dtype = "float32"
+dtype = "{dtype}"
 max_sequences = 8
 max_context = 256
 kv_cache_gib = {kv_cache_gib}
@@ -209,9 +209,11 @@ class Chaos:
             self.account.broken.append(f"only {self.account.kills} engines were lost")
 
 
-def run(target: str, *, seed: int, kills: int, kv_cache_gib: float) -> Account:
+def run(
+    target: str, *, seed: int, kills: int, kv_cache_gib: float, dtype: str = "bfloat16"
+) -> Account:
     with tempfile.TemporaryDirectory(prefix="headway-chaos-") as folder:
-        toml = TOML.format(target=target, kv_cache_gib=kv_cache_gib)
+        toml = TOML.format(target=target, kv_cache_gib=kv_cache_gib, dtype=dtype)
         with served(Path(folder), toml) as server:
             chaos = Chaos(server, seed, kills)
             asyncio.run(chaos.run())
@@ -233,9 +235,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the requests")
     parser.add_argument("--kills", type=int, default=5, help="engines to lose (default: 5)")
     parser.add_argument("--target", default="chat", help="the language model (default: chat)")
-    parser.add_argument("--kv-cache-gib", type=float, default=0.022, help="too little for the load")
+    parser.add_argument("--kv-cache-gib", type=float, default=0.011, help="too little for the load")
+    parser.add_argument("--dtype", default="bfloat16", help="float32 needs twice the cache")
     given = parser.parse_args()
-    account = run(given.target, seed=given.seed, kills=given.kills, kv_cache_gib=given.kv_cache_gib)
+    account = run(
+        given.target,
+        seed=given.seed,
+        kills=given.kills,
+        kv_cache_gib=given.kv_cache_gib,
+        dtype=given.dtype,
+    )
     told = ", ".join(f"{count} {what}" for what, count in sorted(account.outcomes.items()))
     print(f"chat: {account.kills} engines lost; {told}; {len(account.broken)} broken")
     print("\n".join(account.broken[:20]))

@@ -172,8 +172,9 @@ def test_attention_reads_pages_where_they_lie(
         assert torch.allclose(found[index], expected[:, 0], atol=3e-5)
         alone = slice(index, index + 1)
         own = queries[alone], cached, tables, slots[alone], positions[alone]
-        again = attended(kernels, *own, runs=[0, 1], decodes=int(decodes))
-        assert torch.equal(again[0], found[index])
+        for is_decode in (0, 1):
+            again = attended(kernels, *own, runs=[0, 1], decodes=is_decode)
+            assert torch.equal(again[0], found[index])
 
 
 @has_kernels

@@ -141,6 +141,57 @@ def test_with_kernels_of_any_kind_each_logprob_is_the_same_in_any_company(
         assert [engine.answers[number].logprobs for number in numbers] == alone
 
 
+@pytest.mark.parametrize("is_rounded", [False, True])
+@pytest.mark.parametrize("setting", ["roomy", "chunks", "preemption and chunks"])
+@pytest.mark.parametrize("kind", KERNEL_KINDS)
+def test_with_kernels_an_answer_is_the_same_to_the_bit_wherever_it_is_resumed(
+    folder_of: Callable[[str], Path],
+    kind: tuple[Instructions, torch.dtype],
+    setting: str,
+    is_rounded: bool,
+) -> None:
+    """What was said one token at a time is computed again as part of a prompt: in one step, in
+    chunks, and again where it is preempted."""
+    folder, asked = folder_of("qwen2"), Sampling(temperature=0.0, logprobs=2)
+    options: Any = {"dtype": kind[1], "kernels": kernels_of(kind), "is_rounded": is_rounded}
+    engine = Engine(folder, **options)
+    numbers = [engine.submit(prompt, asked, max_tokens=24) for prompt in PROMPTS]
+    engine.run()
+    whole = [engine.answers[number] for number in numbers]
+    preemptions = 0
+    for cut in (1, 13, 23):
+        engine = Engine(folder, **options, **SETTINGS[setting])
+        for prompt, answer in zip(PROMPTS, whole, strict=True):
+            told = tuple(answer.tokens[:cut])
+            engine.submit(prompt, asked, resumed=told, max_tokens=24)
+        engine.run()
+        preemptions += engine.scheduler.preemptions
+        for found, answer in zip(engine.answers.values(), whole, strict=True):
+            assert found.tokens == answer.tokens
+            assert found.logprobs == answer.logprobs[cut:]
+    assert preemptions or "preemption" not in setting
+
+
+@pytest.mark.parametrize("kind", KERNEL_KINDS)
+def test_with_kernels_a_prefix_that_was_said_is_the_same_to_the_bit_as_one_that_is_read(
+    folder_of: Callable[[str], Path], kind: tuple[Instructions, torch.dtype]
+) -> None:
+    """A second turn: after the first, with its blocks cached, and in an engine that knows nothing."""
+    folder, asked = folder_of("qwen2"), Sampling(temperature=0.0, logprobs=2)
+    engine = Engine(folder, dtype=kind[1], kernels=kernels_of(kind))
+    first = engine.submit(PREFIX, asked, max_tokens=120)
+    engine.run()
+    prompt = (*PREFIX, *engine.answers[first].tokens, 7, 8)
+    found = []
+    for each in (engine, Engine(folder, dtype=kind[1], kernels=kernels_of(kind), step_tokens=37)):
+        before = each.computed
+        number = each.submit(prompt, asked, max_tokens=40)
+        each.run()
+        found.append((each.answers[number].tokens, each.answers[number].logprobs))
+        assert (each.computed - before < len(prompt)) == (each is engine)
+    assert found[0] == found[1]
+
+
 SAMPLINGS = [
     Sampling(temperature=0.9, seed=1),
     Sampling(temperature=1.3, top_p=0.8, seed=2),

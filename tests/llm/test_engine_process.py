@@ -3,6 +3,7 @@ go on where they were."""
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from fragile_engine import FragileModel, HugeModel, MortalModel
+from models import build
 from serving import MOST_S, Serving, serving
 from test_serving import used, wait_until
 
@@ -89,6 +91,20 @@ def test_answers_go_on_after_the_engine_was_killed(served: Serving) -> None:
     assert restarts(served) == before + 1
     assert engine_pid(served) != first
     wait_until(lambda: used(served) == 0)
+
+
+def test_in_bf16_answers_go_on_as_if_the_engine_had_not_been_killed(tmp_path: Path) -> None:
+    """Which is the default where the processor multiplies it. In int8, too; and where the cache is
+    too small for all of them, so that some are preempted besides."""
+    folder = build("qwen2", tmp_path)
+    for settings in ({}, {"quantization": "int8"}, {"kv_cache_gib": 0.00022}):
+        with serving(folder, **{"dtype": "bfloat16", **settings}) as served:
+            whole = served.run(lambda: texts_of(served))
+            for _ in range(2):
+                pid = engine_pid(served)
+                assert pid is not None
+                kill = functools.partial(os.kill, pid, signal.SIGKILL)
+                assert served.run(lambda: texts_of(served, kill)) == whole
 
 
 def test_an_engine_that_is_stopped_by_a_signal_is_replaced(served: Serving) -> None:

@@ -23,7 +23,7 @@ struct sharing {
     long next;           // the item that nobody has taken yet
 };
 
-// A row's sums have the same order however work is shared out.
+// A row's sums have the same order however work is shared out, as a decode and as part of a prompt.
 static void attend_item(const struct attention *given, const struct item *item, int is_decode)
 {
     const long group = given->group, features = given->features, across = item->heads * group;

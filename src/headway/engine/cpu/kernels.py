@@ -199,7 +199,7 @@ class Kernels:
         """Rows of queries `[head, feature]` over pages `[page, token, head, feature]` of their
         slots' tables, into `out`. `runs`: where rows begin that follow each other in one
         sequence, and where the last of them ends; rows before the first are left alone. The
-        first `decodes` rows are decodes, each a run; their sums have an order of their own."""
+        first `decodes` rows are decodes, each a run; a row's numbers are the same either way."""
         if queries.stride()[1:] != (queries.shape[-1], 1):
             queries = queries.contiguous()
         _, heads, features = queries.shape

@@ -1,8 +1,8 @@
 // A prompt's rows: a stretch of the sequence at a time, for all their queries.
 //
 // As products of matrices: keys are turned so that a vector holds one feature of LANES tokens. Every
-// sum has the order that it has in a decode's row: a token is the same to the bit wherever its prompt
-// is cut, and whether it was said or read.
+// sum has the order that it has in a decode's row. So a token is the same to the bit wherever its
+// prompt is cut, and when an answer is computed again as part of a prompt.
 
 #include "attention.h"
 
@@ -58,7 +58,7 @@ INLINE void gather(struct gathered *found, const struct attention *given, const 
 INLINE void lane_sums(const int count, const float (*turned)[BLOCK], const struct query *queries,
                       long features, long lane, floats sums[ABREAST][VECTORS])
 {
-    const long other = lane + LANES / 2;
+    const long other = IS_FOLDED ? lane + 8 : lane;
     floats others[ABREAST][VECTORS];
     for (int q = 0; q < count; q++)
         for (int v = 0; v < VECTORS; v++) sums[q][v] = others[q][v] = zeros();
