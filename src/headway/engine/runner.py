@@ -1,5 +1,6 @@
 """Runs steps, in order, on one device. Decides nothing: the step says what to compute."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
