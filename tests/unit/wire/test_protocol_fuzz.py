@@ -13,7 +13,7 @@ from headway.server.app import App, Asker
 from headway.server.service.routes import Route
 from headway.testing.virtual_time import run
 from headway.wire.body_room import BodyRoom
-from headway.wire.http1.protocol import Connection
+from headway.wire.http1.connection import Connection
 from headway.wire.messages import Request, Response
 from headway.wire.round_robin import RoundRobin
 from headway.wire.writes import Writes

@@ -12,7 +12,8 @@ from headway.server.app import App
 from headway.server.service.routes import Route
 from headway.testing.virtual_time import run
 from headway.wire import round_robin
-from headway.wire.http1.protocol import Connection
+from headway.wire.http1.connection import Connection
+from headway.wire.http1.parser import RequestParser
 
 CONFIG = ServerConfig(max_header_bytes=8192)
 HEAD = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
@@ -25,22 +26,30 @@ def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_robin, "FIRST_S", -1.0)
 
 
-class Counting(Connection):
-    """How often the parser was called, and called."""
-
-    headers = chunks = pieces = 0
-
-    def _parse(self, data: bytes | memoryview) -> None:
-        self.pieces += 1
-        super()._parse(data)
+class CountingParser(RequestParser):
+    headers_read = chunks = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers += 1
+        self.headers_read += 1
         super().on_header(name, value)
 
     def on_body(self, data: bytes) -> None:
         self.chunks += 1
         super().on_body(data)
+
+
+class Counting(Connection):
+    """Counts what it does."""
+
+    pieces = 0
+
+    def __init__(self, app: Any, config: Any, loop: Any, owner: Any) -> None:
+        super().__init__(app, config, loop, owner)
+        self._parser = self.parser = CountingParser(self, config, owner.room)
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        self.pieces += 1
+        super()._parse(data)
 
 
 class Peer:
@@ -135,7 +144,7 @@ async def test_a_head_without_an_end_is_refused_after_as_much_as_a_head_may_have
     for _ in range(20):
         await asyncio.sleep(0)
     assert peer.transport.written.startswith(b"HTTP/1.1 431")
-    assert peer.connection.headers <= 2 * CONFIG.max_header_bytes // len(b"X-1: x\r\n")
+    assert peer.connection.parser.headers_read <= 2 * CONFIG.max_header_bytes // len(b"X-1: x\r\n")
     peer.end()
 
 
@@ -145,14 +154,14 @@ async def test_small_chunks_are_parsed_in_turns() -> None:
     head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     peer.send(head + b"1\r\na\r\n" * 10_000)
     in_a_piece = 4096 // len(b"1\r\na\r\n") + 1
-    assert peer.connection.chunks <= 3 * in_a_piece
-    before = peer.connection.chunks
+    assert peer.connection.parser.chunks <= 3 * in_a_piece
+    before = peer.connection.parser.chunks
     await asyncio.sleep(0)
-    assert before < peer.connection.chunks <= before + in_a_piece
+    assert before < peer.connection.parser.chunks <= before + in_a_piece
     assert not peer.is_read
     for _ in range(20):
         await asyncio.sleep(0)
-    assert peer.connection.chunks == 10_000
+    assert peer.connection.parser.chunks == 10_000
     assert peer.is_read
     peer.end()
 
@@ -252,7 +261,7 @@ async def test_a_client_that_does_not_read_its_answer_is_not_read() -> None:
     peer = Peer()
     peer.send(HEAD.replace(b"1000000", b"3") + b"abc")
     peer.connection.pause_writing()
-    assert peer.connection._task is not None
+    assert not peer.connection.is_idle
     peer.send(b"\r\n" * 2**16)
     for _ in range(5):
         await asyncio.sleep(0)

@@ -8,15 +8,14 @@ from typing import Self
 
 from headway.wire.application import Application
 from headway.wire.body_room import BodyRoom
-from headway.wire.http1.lifetime import Lifetime
-from headway.wire.http1.protocol import Connection
+from headway.wire.http1.connection import Connection
 from headway.wire.limits import Listening
 from headway.wire.port import Port, bracketed
 
 logger = logging.getLogger(__name__)
 
 
-class HttpServer(Port[Lifetime]):
+class HttpServer(Port[Connection]):
     """`async with HttpServer(app, config) as server:` serves until the block ends, then drains."""
 
     def __init__(
@@ -56,17 +55,18 @@ class HttpServer(Port[Lifetime]):
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing, finish what has begun, refuse the rest at the deadline."""
         if self._listener is not None:
-            await self._stop(Lifetime.finish, self._config.drain_s if drain_s is None else drain_s)
+            drain_s = self._config.drain_s if drain_s is None else drain_s
+            await self._stop(Connection.finish, drain_s)
 
     def _cutting(self, connections: int) -> None:
         logger.warning("stopping with %d connections busy", connections)
 
     # --- the connections call
 
-    def opened(self, connection: Lifetime, address: str) -> str | None:
+    def opened(self, connection: Connection, address: str) -> str | None:
         return self._take(connection, address)
 
-    def closed(self, connection: Lifetime, task: asyncio.Task[None] | None) -> None:
+    def closed(self, connection: Connection, task: asyncio.Task[None] | None) -> None:
         self._connections.remove(connection)
         if task is not None:
             self._connections.leaves(task)
