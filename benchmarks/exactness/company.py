@@ -20,8 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("llama", "gpt2", "gpt_neox", "phi3", "gemma", "gemma3_text", "olmo2", "granite")
-FAMILIES += ("qwen3_moe", "stablelm", "starcoder2")
+FAMILIES = (
+    *("llama", "gpt2", "gpt_neox", "phi3", "gemma", "gemma3_text", "olmo2", "granite"),
+    *("qwen3_moe", "cohere", "starcoder2"),
+)
 _CALLERS, _TOKENS, _SPREAD_S, _START_S = 32, 24, 0.3, 120.0
 
 

@@ -67,7 +67,10 @@ def _sharded(edit: Callable[[dict[str, str]], Any] = lambda names: None) -> Chan
 
 
 def _moved(file: str) -> Change:
-    return lambda folder: (folder / file).rename(folder / _WEIGHTS) and None
+    def change(folder: Path) -> None:
+        (folder / file).rename(folder / _WEIGHTS)
+
+    return change
 
 
 def _doubled(tensors: dict[str, Any]) -> None:
@@ -110,7 +113,10 @@ def _cut(folder: Path) -> None:
 
 
 def _broken(name: str) -> Change:
-    return lambda folder: (folder / name).write_text("{") and None
+    def change(folder: Path) -> None:
+        (folder / name).write_text("{")
+
+    return change
 
 
 def _quantised(method: str) -> Change:

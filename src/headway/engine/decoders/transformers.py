@@ -32,8 +32,10 @@ from headway.errors import ConfigError, HeadwayError
 
 _LOOKED_AT = 7  # tokens
 # Of old files: computed when the model is made.
-_UNUSED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias")
-_UNUSED += (".attention.masked_bias", ".position_ids")
+_UNUSED = (
+    *("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias"),
+    *(".attention.masked_bias", ".position_ids"),
+)
 
 
 class TransformersDecoder:
