@@ -18,7 +18,7 @@ from headway.hosting.generation.pieces import Generation
 from headway.hosting.registry import Ask
 from headway.models.chat.text import ChatText
 from headway.observe.generation import GenerationRecorder
-from headway.runtime.adapters import Answer
+from headway.runtime.adapters import AdapterBook, Answer
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.generating import Output, PlainTokens, never_ran
 
@@ -72,8 +72,7 @@ def opened(folder: Path) -> tuple[Front, Engine, Allowance, OpenStream]:
     front = Front(
         ChatText(folder),
         GenerationRecorder(),
-        model="m",
-        max_adapters=0,
+        adapters=AdapterBook("m", most=0),
         is_shared=False,
         idle=lambda: None,
     )

@@ -64,6 +64,8 @@ def test_a_schema_that_is_nested_too_deep_is_its_callers_mistake() -> None:
         ({"multipleOf": 1499977}, "multipleOf: 1499977 is too large"),
         ({"properties": {"a": {"anyOf": [{"multipleOf": 12.3457}]}}}, "multipleOf: 12.3457 is too"),
         ({"multipleOf": float("inf")}, "multipleOf: inf is too large"),
+        ({"multipleOf": float("nan")}, "multipleOf: nan is too large"),
+        ({"multipleOf": 10**400}, "multipleOf: 1000"),
         ({"enum": ["a"] * 5000}, "an enum of 5000 values"),
         ({"pattern": "a?" * 1025}, "1025 repeats"),
         ({"patternProperties": {"a?" * 600: {"pattern": "b{2}" * 600}}}, "1200 repeats"),

@@ -16,6 +16,7 @@ MOST_CHOICES = 1024
 MOST_ENUMERATED = 4096  # values of one `enum`
 MOST_CONJUNCTIONS = 8  # parts of a schema that hold at once: each more doubles what compiling takes
 MOST_REPEATS = 1024  # of ? * + {…}, in all expressions: of n in a row, compiling takes n squared
+_LARGEST = 2**53  # that a float still tells apart
 MOST_MULTIPLE = 10_000  # its automaton has a state for every remainder
 
 
@@ -90,14 +91,15 @@ def _check_values(part: Mapping[str, Any], field: str) -> None:
         raise InvalidInput(
             f"{field}: an enum of {len(values)} values; at most {MOST_ENUMERATED} are taken"
         )
-    if type(multiple) in (int, float) and _digits(multiple) > MOST_MULTIPLE:
+    if isinstance(multiple, int | float) and _digits(multiple) > MOST_MULTIPLE:
         raise InvalidInput(
             f"{field}: multipleOf: {multiple!r:.40} is too large: without its point and its zeros "
             f"at the end, at most {MOST_MULTIPLE} is taken"
         )
 
 
-def _digits(multiple: float) -> float:
+def _digits(multiple: int | float) -> float:
     """0.25 as 25, 3000 as 3: what its automaton counts."""
-    digits = Decimal(repr(multiple)).normalize().as_tuple().digits
-    return int("".join(map(str, digits))) if math.isfinite(multiple) else math.inf
+    if abs(multiple) > _LARGEST or multiple != multiple:
+        return math.inf
+    return int("".join(map(str, Decimal(repr(float(multiple))).normalize().as_tuple().digits)))

@@ -17,7 +17,7 @@ from headway.runtime.batching.losses import Losses
 from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.room import Room
 from headway.runtime.batching.worker_pool import WorkerPool
-from headway.runtime.calling.faults import is_error, readable
+from headway.runtime.calling.faults import is_error, name_of, readable, text_of
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.decider import Decider
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
@@ -327,7 +327,8 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         self.queue.scheduler = scheduler
 
 
-def _unusable(name: str, error: Exception) -> ModelFailed:
-    failure = ModelFailed(f"{name} returned an unusable result: {type(error).__name__}: {error}")
-    failure.__cause__ = error
+def _unusable(name: str, error: BaseException) -> ModelFailed:
+    why = f"{name_of(error)}: {text_of(error)}"
+    failure = ModelFailed(f"{name} returned an unusable result: {why}")
+    failure.__cause__ = readable(error)
     return failure

@@ -13,7 +13,8 @@ from headway.errors import HeadwayError
 _LONGEST_CHAIN = 32
 MOST_TEXT = 8192  # characters of an exception's text: it goes into answers, logs and events
 _TEXT_END = 1024  # of them, from its end
-_CLASS_NAME = type.__dict__["__name__"].__get__
+_CLASS_NAME = vars(type)["__name__"].__get__
+_TRACEBACK = vars(BaseException)["__traceback__"].__get__
 _OUT_OF_MEMORY = (
     "Failed to allocate memory",  # onnxruntime
     "bad allocation",
@@ -84,7 +85,7 @@ def readable(error: BaseException) -> BaseException:
     if is_plain and isinstance(error, HeadwayError):  # whose fault it is must not be lost
         return error.with_text(shortened(text))
     stand_in = UnreadableError(f"{name_of(error)}: {text_of(error)}")
-    return stand_in.with_traceback(BaseException.__traceback__.__get__(error))
+    return stand_in.with_traceback(_TRACEBACK(error))
 
 
 class UnreadableError(Exception):
