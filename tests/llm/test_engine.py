@@ -176,7 +176,7 @@ def test_with_kernels_an_answer_is_the_same_to_the_bit_wherever_it_is_resumed(
 def test_with_kernels_a_prefix_that_was_said_is_the_same_to_the_bit_as_one_that_is_read(
     folder_of: Callable[[str], Path], kind: tuple[Instructions, torch.dtype]
 ) -> None:
-    """A second turn: after the first, with its blocks cached, and in an engine that knows nothing."""
+    """A second turn: with the first one's blocks cached, and in an engine that knows nothing."""
     folder, asked = folder_of("qwen2"), Sampling(temperature=0.0, logprobs=2)
     engine = Engine(folder, dtype=kind[1], kernels=kernels_of(kind))
     first = engine.submit(PREFIX, asked, max_tokens=120)

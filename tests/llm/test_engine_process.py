@@ -104,7 +104,7 @@ def test_in_bf16_answers_go_on_as_if_the_engine_had_not_been_killed(tmp_path: Pa
                 pid = engine_pid(served)
                 assert pid is not None
                 kill = functools.partial(os.kill, pid, signal.SIGKILL)
-                assert served.run(lambda: texts_of(served, kill)) == whole
+                assert served.run(functools.partial(texts_of, served, kill)) == whole
 
 
 def test_an_engine_that_is_stopped_by_a_signal_is_replaced(served: Serving) -> None:
