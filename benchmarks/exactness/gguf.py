@@ -41,7 +41,7 @@ def _case(name: str, expected: Any = "exact", refusal: str = "", **sample: Any) 
 
 
 def _quantised() -> list[Case]:
-    large = {"embedding": 9e4, "quantisation": "BF16"}
+    large: dict[str, Any] = {"embedding": 9e4, "quantisation": "BF16"}
     return [
         *(_case(f"llama in {kind}", quantisation=kind) for kind in _QUANTISATIONS),
         *(

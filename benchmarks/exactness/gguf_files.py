@@ -126,7 +126,7 @@ def _fields(sample: Sample, config: Any) -> dict[str, Any]:
 def _vocabulary(sample: Sample, tokenizer: Tokenizer) -> dict[str, Any]:
     added = tokenizer.get_added_tokens_decoder()
     size = tokenizer.get_vocab_size()
-    tokens = [tokenizer.id_to_token(id_) for id_ in range(size)]
+    tokens = [tokenizer.id_to_token(id_) or "" for id_ in range(size)]
     described = json.loads(tokenizer.to_str())["model"]
     is_bytes = sample.tokenizer not in ("llama-2", "gemma", "mistral")
 

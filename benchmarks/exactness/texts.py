@@ -157,10 +157,12 @@ def _injection(folder: Path, *, kind: str) -> Verdict:
     return EXACT
 
 
-def _controls(text: ChatText, first: str, second: str, control: set[int]) -> list[int] | None:
+def _controls(
+    text: ChatText, first: str, second: str, control: set[int | None]
+) -> list[int] | None:
     """The control tokens of a chat in which a caller sends two texts, one after the other. None: it
     is refused."""
-    chat = [
+    chat: list[Message] = [
         {"role": "user", "content": first, "name": first, "tool": {"a": [second], second: first}},
         {"role": second, "content": second, "reasoning_content": first, "thinking": second},
     ]
@@ -203,7 +205,7 @@ def _folders() -> list[Case]:
     def case(
         name: str, build: Callable[[Path], Path], refusal: str = "", expected: Any = "exact"
     ) -> Case:
-        wanted = "refused" if refusal else expected
+        wanted: Any = "refused" if refusal else expected
         return Case("texts", name, lambda at: _compared(build(at)), wanted, refusal)
 
     def sound(at: Path, template: Any = chatml, kind: str = "byte-level", **config: Any) -> Path:

@@ -175,7 +175,7 @@ def _generation_tag() -> Any:
     from jinja2 import nodes
     from jinja2.ext import Extension
 
-    class Generation(Extension):
+    class Generation(Extension):  # type: ignore[misc,unused-ignore]
         tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Any) -> Any:

@@ -164,7 +164,7 @@ def _end_ids(
     """What generation_config.json says, else config.json, else the text part of that."""
     nested = model.get("text_config")
     places = (generation, model, nested if isinstance(nested, Mapping) else {})
-    ends = next(
+    ends: Any = next(
         (each["eos_token_id"] for each in places if each.get("eos_token_id") is not None), []
     )
     ids = ends if isinstance(ends, list) else [ends]

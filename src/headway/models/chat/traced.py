@@ -131,8 +131,8 @@ def joined(parts: Iterable[str]) -> Traced:
 
 
 def joined_by(separator: str, parts: Iterable[str]) -> Traced:
-    is_traced = isinstance(separator, Traced)
-    return (separator if is_traced else Traced(separator)).join(parts)
+    traced = separator if isinstance(separator, Traced) else Traced(separator)
+    return traced.join(parts)
 
 
 @functools.lru_cache(maxsize=1024)  # the pieces of templates, again and again

@@ -158,11 +158,11 @@ class _Bytes:
         return tokenizer
 
     def _merges(self) -> list[tuple[str, str]]:
-        merges = []
+        merges, known = [], self._vocabulary.ids
         for each in self._metadata.need("tokenizer.ggml.merges"):
             first, space, second = each.partition(" ")
-            known = self._vocabulary.ids
-            if not space or {first, second, first + second} - known.keys():
+            is_known = first in known and second in known and first + second in known
+            if not space or not is_known:
                 raise self._metadata.refusal(f"its tokenizer merges {each!r:.80} to no token")
             merges.append((first, second))
         return merges
