@@ -278,6 +278,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     repository: Annotated[
         str, _doc("folder of models: one folder each, versions in numbered folders")
     ] = ""
+    strict_readiness: Annotated[
+        bool, _doc("not ready until every model that the repository holds at start is loaded")
+    ] = True
     watch: Annotated[bool, _doc("load and unload models as the repository changes")] = False
     watch_every_s: Annotated[Positive, _doc("seconds between two looks at the repository")] = 2.0
     cache_dir: Annotated[

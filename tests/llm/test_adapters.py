@@ -263,6 +263,35 @@ def test_a_request_names_its_adapter_as_model_or_in_a_header(served: Serving) ->
     assert chat(served, "nobody").json()["error"]["code"] == "model_not_found"
 
 
+CALLS: list[tuple[str, Any]] = [
+    ("/v1/chat/completions", {"model": "NAME", "messages": [{"role": "user", "content": "a"}]}),
+    ("/v1/completions", {"model": "NAME", "prompt": "a"}),
+    ("/tokenize", {"model": "NAME", "prompt": "a"}),
+    ("/detokenize", {"model": "NAME", "tokens": [1]}),
+    ("/v1/predict/NAME", "a"),
+    ("/v2/models/NAME/generate", {"text_input": "a"}),
+    ("/v2/models/NAME/generate_stream", {"text_input": "a"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), CALLS, ids=[path for path, _ in CALLS])
+@pytest.mark.parametrize("place", ["name", "header"])
+def test_an_adapter_that_is_not_there_is_a_404_on_every_route(
+    served: Serving, path: str, body: Any, place: str
+) -> None:
+    name, headers = ("nobody", {}) if place == "name" else ("tiny", {"Headway-Adapter": "nobody"})
+    said = json.loads(json.dumps(body).replace("NAME", name))
+    url = f"{served.url}{path.replace('NAME', name)}"
+    answer = httpx.post(url, json=said, headers=headers, timeout=60.0)
+    assert answer.status_code == 404, answer.text
+    assert "nobody" in answer.text
+
+
+def test_an_adapter_that_is_not_there_cannot_be_unloaded(served: Serving) -> None:
+    answer = httpx.post(f"{served.url}/v1/unload_lora_adapter", json={"lora_name": "nobody"})
+    assert answer.status_code == 404, answer.text
+
+
 def test_every_protocol_knows_an_adapter_by_its_name(served: Serving) -> None:
     body = {"text_input": "ab", **FAST}
     texts = [
@@ -281,6 +310,10 @@ def test_adapters_are_listed_with_their_parent(served: Serving) -> None:
     assert {each["id"]: each.get("parent") for each in listed}["pirate"] == "tiny"
     assert httpx.get(f"{served.url}/v1/models/pirate").json()["parent"] == "tiny"
     assert "parent" not in httpx.get(f"{served.url}/v1/models/tiny").json()
+    assert {each["root"] for each in listed} == {"tiny"}
+    assert httpx.get(f"{served.url}/version").json()["version"]
+    assert httpx.get(f"{served.url}/ping").status_code == 200
+    assert httpx.post(f"{served.url}/ping").status_code == 200
 
 
 def test_vllms_routes_load_and_unload(served: Serving, folders: dict[str, Path]) -> None:

@@ -31,6 +31,7 @@ TABLE = {
     "wiring": row("*", lazily="*"),
     "errors": row(""),
     "compiled": row(""),
+    "version": row(""),
     "core": row(""),
     "model": row("core", lazily="numpy"),
     "mistakes": row("", "msgspec"),
@@ -56,7 +57,7 @@ TABLE = {
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "wire": row("", "httptools hpack"),
-    "server": row("wire core runtime hosting model models signature config observe", "*"),
+    "server": row("wire core runtime hosting model models signature config observe version", "*"),
     # pytest only in the plugin, which `headway` never imports
     "testing": row("client core runtime model wiring", "pytest"),
     "cli": row("*", "*"),

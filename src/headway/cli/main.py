@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed, 2 a flag or a file is wrong (one line on stderr sa
 
 import argparse
 import importlib
-import importlib.metadata
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from headway.errors import ConfigError, nearest
+from headway.version import VERSION
 
 # Each is a module with `add_parser`. Only the one that is typed is imported: a server needs no
 # simulator, and a probe starts `headway health` every few seconds.
@@ -123,4 +123,4 @@ def _parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def _version() -> str:
-    return f"headway {importlib.metadata.version('headway')} (Python {platform.python_version()})"
+    return f"headway {VERSION} (Python {platform.python_version()})"

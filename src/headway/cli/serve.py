@@ -57,7 +57,7 @@ FLAG_GROUPS = {
         *("kv_cache_gib", "share_prefixes", "adapters", "adapter_folder", "adapter_slots"),
         *("max_adapters", "max_adapter_rank"),
     ),
-    "a folder of models": ("repository", "watch", "watch_every_s", "cache_dir"),
+    "a folder of models": ("repository", "strict_readiness", "watch", "watch_every_s", "cache_dir"),
     "keys, TLS and browsers": (
         *("keys_file", "api_keys", "admin_without_key"),
         *("tls_cert", "tls_key", "tls_client_ca", "cors_origins", "allowed_hosts"),

@@ -1,12 +1,12 @@
 """Sequences as an engine knows them, and where a step samples for which."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from headway.core.generation.sampling import Sampling
+from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.step import Step
 from headway.engine.sampling import Row
 
@@ -28,6 +28,15 @@ class Known:
     sampling: Sampling
     generated: list[int] = field(default_factory=list)
     matcher: Matcher | None = None
+    # Where the prompt is scored: by position, so that it does not matter in how many chunks, and
+    # how often, it is computed.
+    scores: dict[int, Logprobs] = field(default_factory=dict)
+
+    def scored(self, logprobs: Logprobs) -> Logprobs:
+        """The first token's, with those of the prompt."""
+        prompt = tuple(self.scores[each] for each in range(1, len(self.prompt)))
+        self.scores.clear()
+        return replace(logprobs, prompt=prompt)
 
     def row(self, position: int) -> Row:
         """As of now: the tokens before that position are known."""

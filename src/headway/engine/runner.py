@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -23,7 +23,7 @@ from headway.engine.decoders import llama
 from headway.engine.decoders.support import completed, why_not
 from headway.engine.inputs import Inputs, inputs_of
 from headway.engine.known import Known, MatcherOf, known_of, places_of
-from headway.engine.sampling import Row, Sampled, sample
+from headway.engine.sampling import Row, Sampled, logprobs_of, sample
 from headway.engine.weights import random_tensors, read_config, read_llama
 from headway.errors import ConfigError
 
@@ -113,6 +113,15 @@ def _of_transformers(
     return decoder
 
 
+class _Scored(NamedTuple):
+    """A token of a prompt, and the row of the step that predicts it."""
+
+    known: Known
+    row: int
+    position: int
+    token: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Done:
     sampled: Sampled
@@ -173,18 +182,38 @@ class Runner:
             )
             adapting = self.adapters.begin(step)
             attention = self._attention(inputs)
-            logits = self._decoder(
-                inputs.ids, inputs.positions, attention, inputs.sampled, adapting
-            )
-            if not len(inputs.sampled):
+            scored = self._scored(step, inputs)
+            count = len(inputs.sampled)
+            rows = torch.cat([inputs.sampled, torch.tensor([each.row for each in scored]).long()])
+            logits = self._decoder(inputs.ids, inputs.positions, attention, rows, adapting)
+            for score, line in zip(scored, logits[count:], strict=True):
+                top = score.known.sampling.logprobs or 0
+                score.known.scores[score.position] = logprobs_of(line.float(), score.token, top)
+            if not count:
                 return Sampled([], [])
-            sampled = sample(logits, self._rows(step))
+            sampled = sample(logits[:count], self._rows(step))
             self._tables.last[inputs.slots] = torch.tensor(sampled.tokens)
-        for sequence, token in zip(step.sampled, sampled.tokens, strict=True):
+        for index, sequence in enumerate(step.sampled):
             known = self._known.get(sequence)
             if known is not None:
-                known.generated.append(token)
+                logprobs = sampled.logprobs[index]
+                if known.sampling.scores_prompt and not known.generated and logprobs is not None:
+                    sampled.logprobs[index] = known.scored(logprobs)
+                known.generated.append(sampled.tokens[index])
         return sampled
+
+    def _scored(self, step: Step, inputs: Inputs) -> "list[_Scored]":
+        """The tokens of prompts that this step's chunks predict, where they are asked for."""
+        found = []
+        for prefill, chunk in zip(step.prefill, inputs.chunks, strict=True):
+            known = self._known.get(prefill.sequence)
+            if known is None or not known.sampling.scores_prompt:
+                continue
+            last = min(prefill.position + len(prefill.tokens), len(known.prompt) - 1)
+            for position in range(prefill.position + 1, last + 1):
+                row = chunk.start + position - 1 - prefill.position
+                found.append(_Scored(known, row, position, known.prompt[position]))
+        return found
 
     def _attention(self, inputs: Inputs) -> Attention:
         if self._kernels is None:

@@ -52,7 +52,7 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
         chosen[where] = _draw(logits[where], [rows[index] for index in drawn])
     tokens = chosen.tolist()
     logprobs = [
-        None if row.sampling.logprobs is None else _logprobs(line, token, row.sampling.logprobs)
+        None if row.sampling.logprobs is None else logprobs_of(line, token, row.sampling.logprobs)
         for line, token, row in zip(raw, tokens, rows, strict=True)
     ]
     return Sampled(tokens, logprobs, tuple(broken))
@@ -162,7 +162,7 @@ def _keep(weights: torch.Tensor, sampling: Sampling, vocabulary: int) -> int | N
     return enough if enough <= seen else None
 
 
-def _logprobs(logits: torch.Tensor, token: int, count: int) -> Logprobs:
+def logprobs_of(logits: torch.Tensor, token: int, count: int) -> Logprobs:
     lines = logits.log_softmax(-1)
     top: tuple[tuple[int, float], ...] = ()
     if count:

@@ -274,9 +274,9 @@ class EngineLoop:
             self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
         except Exception as error:  # noqa: BLE001  that sequence's, not the loop's
             self._scheduler.cancel(sequence.id)
-            self._report(
-                [Output(sequence.id, error=ModelFailed(f"the engine refused it: {error}"))]
-            )
+            if not isinstance(error, HeadwayError):
+                error = ModelFailed(f"the engine refused it: {error}")
+            self._report([Output(sequence.id, error=error)])
             return
         self.unfinished.add(sequence.id)
         self._adapters.entered(sequence)

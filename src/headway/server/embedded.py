@@ -13,8 +13,9 @@ from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import weights_of
 from headway.server.garbage import GarbagePauses
-from headway.server.run import VERSION, make_app, make_served, observing_of, regions_of
+from headway.server.run import make_app, make_served, observing_of, regions_of
 from headway.server.service.inference import inference_over
+from headway.version import VERSION
 from headway.wire.body_room import BodyRoom
 
 

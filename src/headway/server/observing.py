@@ -3,7 +3,6 @@
 What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
 """
 
-import importlib.metadata
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -20,6 +19,7 @@ from headway.runtime.batcher import Batcher
 from headway.server.api.metrics import MetricsPage
 from headway.server.app import App, AppWrapper, Handle
 from headway.server.service.errors import status_of
+from headway.version import VERSION
 from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, StreamResponse
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 Layer: TypeAlias = Callable[[Handle], Handle]
-_VERSION = importlib.metadata.version("headway")
 
 
 class ObservedModel(Protocol):
@@ -42,7 +41,7 @@ class Observing:
 
     def __init__(self, config: ServerConfig, *, tracing: "Tracing | None" = None) -> None:
         self.metrics = Metrics() if config.metrics else None
-        self.page = None if self.metrics is None else MetricsPage(self.metrics, version=_VERSION)
+        self.page = None if self.metrics is None else MetricsPage(self.metrics, version=VERSION)
         self.logs_access = config.access_log
         self.tracing = tracing
         self._generation: GenerationMetrics | None = None

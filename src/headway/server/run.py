@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import importlib.metadata
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -49,6 +48,7 @@ from headway.server.service.inference import Inference, inference_over
 from headway.server.service.routes import Family, Route
 from headway.server.service.shared_memory import SharedRegions
 from headway.server.signals import Signals
+from headway.version import VERSION
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.server import HttpServer
 from headway.wire.listener import cannot_listen
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer
 
 _log = logging.getLogger(__name__)
-VERSION = importlib.metadata.version("headway")
 _NO_WEIGHTS: Mapping[str, float] = {}
 
 

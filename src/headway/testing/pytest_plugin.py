@@ -16,6 +16,19 @@ from headway.testing.virtual_time import run
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_time: run this async test on the real clock")
+    if _asyncio_mode(config) == "auto":
+        raise pytest.UsageError(
+            "pytest-asyncio runs every async test itself where asyncio_mode is auto, so none would "
+            'be on virtual time: set asyncio_mode = "strict", or leave out '
+            "headway.testing.pytest_plugin"
+        )
+
+
+def _asyncio_mode(config: pytest.Config) -> str:
+    """Of pytest-asyncio, by its flag or its setting; empty: it is not there."""
+    if not config.pluginmanager.hasplugin("asyncio"):
+        return ""
+    return str(config.getoption("asyncio_mode", None) or config.getini("asyncio_mode"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -206,7 +206,7 @@ def test_one_model_that_fails_does_not_keep_the_others_back(models: Path) -> Non
     write_settings(models, "empty", "")
     (models / "notes").mkdir()
     with repository(models) as server:
-        assert server.http.get("/v2/health/ready").status_code == 200
+        assert server.http.get("/v2/health/ready").status_code == 503
         assert Client(server, "http").mark("good") == 11
         answer = server.http.post("/v1/predict/bad", json=[1.0])
         assert answer.status_code == 503
@@ -218,6 +218,22 @@ def test_one_model_that_fails_does_not_keep_the_others_back(models: Path) -> Non
         assert not any(name == "notes" for name, _ in index)
         log = server.log.text
         assert "bad version 1 cannot be loaded: ValueError: no" in log
+
+
+@pytest.mark.parametrize(("more", "status"), [((), 503), (("--no-strict-readiness",), 200)])
+def test_a_server_with_a_model_that_failed_is_ready_only_where_that_is_allowed(
+    models: Path, more: tuple[str, ...], status: int
+) -> None:
+    write_version(models, "good", 1, 11)
+    write_version(models, "bad", 1, 22, load="raise ValueError('no')")
+    with repository(models, *more) as server:
+        assert server.http.get("/v2/health/ready").status_code == status
+        assert server.http.get("/v2/health/live").status_code == 200
+        write_version(models, "late", 1, 22, load="raise ValueError('no')")
+        refused(lambda: Client(server, "http").triton.load_model("late"))
+        assert server.http.get("/v2/health/ready").status_code == status
+        assert server.http.post("/v2/repository/models/bad/unload").status_code == 200
+        assert server.http.get("/v2/health/ready").status_code == 200
 
 
 def test_each_version_is_there_by_its_number(models: Path, kind: str) -> None:

@@ -23,6 +23,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None  # so many of the likeliest beside the chosen one; None: not at all
     seed: int = 0
+    scores_prompt: bool = False  # the first token's log-probabilities come with the prompt's
     grammar: str = ""  # what the text must be, as the engine's library spells it; empty: anything
 
     def __post_init__(self) -> None:
@@ -63,6 +64,8 @@ class Logprobs:
 
     chosen: float
     top: tuple[tuple[int, float], ...]
+    # Of an answer's first token, where asked for: those of the prompt's tokens after its first.
+    prompt: "tuple[Logprobs, ...]" = ()
 
 
 def _within(name: str, value: object, least: float, most: float) -> None:

@@ -15,8 +15,10 @@ from headway.errors import InvalidInput
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
 MOST_STOP_IDS = 256
-# A grammar is made at the doors that have schemas; no caller writes one by hand.
-_SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling)) - {"grammar"}
+# A grammar is made at the doors that have schemas; no caller writes one by hand. Prompts are scored
+# where a route shows them.
+_NOT_NAMED = {"grammar", "scores_prompt"}
+_SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling)) - _NOT_NAMED
 _OTHERS = frozenset(
     ["max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "cache_salt"]
 )
@@ -35,7 +37,9 @@ class Wishes:
     cache_salt: str = ""
 
 
-def wishes_of(given: Mapping[str, Any], *, grammar: str = "") -> Wishes:
+def wishes_of(
+    given: Mapping[str, Any], *, grammar: str = "", scores_prompt: bool = False
+) -> Wishes:
     """Raises InvalidInput, which begins with the field's name."""
     for name in given:
         if name not in NAMES:
@@ -52,7 +56,7 @@ def wishes_of(given: Mapping[str, Any], *, grammar: str = "") -> Wishes:
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidInput(f"min_tokens: {min_tokens} is more than max_tokens ({max_tokens})")
     return Wishes(
-        sampling=Sampling(**sampling, grammar=grammar),
+        sampling=Sampling(**sampling, grammar=grammar, scores_prompt=scores_prompt),
         is_seeded="seed" in sampling,
         max_tokens=max_tokens,
         min_tokens=min_tokens,

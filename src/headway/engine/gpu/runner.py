@@ -139,6 +139,8 @@ class GpuRunner:
         generated: Iterable[int] = (),
     ) -> None:
         """A sequence that a step will name; some of its tokens may come from an earlier engine."""
+        if sampling.scores_prompt:
+            raise InvalidInput("echo: with logprobs needs an engine on a CPU; this one is on a GPU")
         self._known[sequence] = known_of(prompt, sampling, generated, self.matcher_of)
         if not _is_simple(sampling):
             self._special.add(sequence)

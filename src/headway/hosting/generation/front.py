@@ -141,6 +141,9 @@ class Front:
         prompt = asked.prompts[index // asked.n]
         tenant = "" if self._is_shared else ask.tenant
         is_salted = bool(tenant or wishes.cache_salt)
+        salt = f"{len(tenant)}:{tenant}{wishes.cache_salt}" if is_salted else ""
+        if wishes.sampling.scores_prompt:  # what is taken from the cache is not computed
+            salt = f"-{number}"
         own = frozenset() if wishes.ignore_eos else self._text.stop_ids
         return Asked(
             id=number,
@@ -152,7 +155,7 @@ class Front:
             priority=Priority[ask.priority.upper()],
             tenant=ask.tenant,
             deadline=math.inf if ask.deadline_ms is None else now + ask.deadline_ms / 1e3,
-            salt=f"{len(tenant)}:{tenant}{wishes.cache_salt}" if is_salted else "",
+            salt=salt,
         )
 
     def call_soon(self, function: Callable[[], None]) -> None:

@@ -83,6 +83,8 @@ class Keeper:
                     field="repository",
                 )
         await self._tasks.__aenter__()
+        if server.strict_readiness:
+            self._required |= self._seen.keys()
         for name in [*self._configured, *self._seen]:
             self._add(name)
         return self
@@ -140,8 +142,8 @@ class Keeper:
 
     @property
     def is_ready(self) -> bool:
-        """Warm, all that shall be. A model of the repository that could not be loaded does not keep
-        the others back; one of the configuration that the server was started with does."""
+        """Warm, all that shall be. One that was there at start and could not be loaded keeps the
+        server from getting traffic; one that came later does not take it away from the others."""
         models = self._models.values()
         return (
             self._is_started

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import Tensor, TensorModel, holds_results, overrides
 from headway.runtime.calling.company import Company
+from headway.runtime.calling.holding import Holding
 from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
 
@@ -131,6 +132,7 @@ class ItemRunner(_Caller):
         self.may_rerun = may_rerun
         self._writes_inputs = writes_inputs
         self.is_async = is_async
+        self._holding = Holding(name)
         self._predict = predict
 
     def shape(self, value: Value) -> tuple[int, int, Hashable]:
@@ -152,7 +154,7 @@ class ItemRunner(_Caller):
         rows = len(values)
         results = self._predict(self.given(_padded(values, padded_rows)))
         if isinstance(results, Awaitable):
-            results = await results
+            results = await self._holding.watched(results)
         self._check(results, padded_rows)
         return (own_results(results) if self._is_here else list(results))[:rows]
 
@@ -180,6 +182,7 @@ class TensorRunner(_Caller):
         self.name = name
         self.may_rerun = model.rerun
         self.is_async = is_async_function(model.predict)
+        self._holding = Holding(name)
         self._numpy = numpy
         self._predict = model.predict
         self._concatenate: Callable[[list[numpy.ndarray[Any, Any]]], Any] = numpy.concatenate
@@ -325,7 +328,9 @@ class TensorRunner(_Caller):
 
     async def _awaited(self, batch: Any) -> Any:
         outputs = self._predict(batch)
-        return await outputs if isinstance(outputs, Awaitable) else outputs
+        if isinstance(outputs, Awaitable):
+            outputs = await self._holding.watched(outputs)
+        return outputs
 
     # ---- one request a run
 

@@ -135,6 +135,9 @@ class HuggingFace:
                 Route("POST", f"{under}/rerank", self.rerank, Access.INFER),
                 Route("POST", f"{under}/predict", self.predict, Access.INFER),
             ]
+        # SageMaker's name for health, and vLLM's for its version.
+        rows += [Route(method, "/ping", self.health, Access.OPEN) for method in ("GET", "POST")]
+        rows.append(Route("GET", "/version", self.version, Access.READ))
         return rows
 
     async def ask(self, request: Request, model: str = "") -> Response:
@@ -218,6 +221,9 @@ class HuggingFace:
         elif not models.registry.is_ready:
             raise NotReady(models.registry.unready, retry_after_s=1.0)
         return Response(b'{"status":"ok"}')
+
+    async def version(self, request: Request) -> Response:
+        return Response(msgspec.json.encode({"version": self._inference.version}))
 
     async def _find(self, request: Request, name: str, *tasks: Task) -> ServedModel:
         no_query(request)

@@ -20,11 +20,10 @@ Task: TypeAlias = Literal[
 
 
 def embeds(model: ServedModel) -> bool:
-    """A text in, a vector of float32 out."""
-    outputs = model.outputs
-    return [each.dtype for each in model.inputs] == ["object"] and (
-        [(each.dtype, len(each.shape)) for each in outputs] == [("float32", 2)]
-    )
+    """A text in, a vector out: of floats, as hints have it (`list[float]` is float64), too."""
+    takes = [(each.dtype, each.content_type) for each in model.inputs]
+    gives = [(each.dtype[:5], len(each.shape)) for each in model.outputs]
+    return takes == [("object", "")] and gives == [("float", 2)]
 
 
 def ranks(model: ServedModel) -> bool:

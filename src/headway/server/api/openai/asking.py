@@ -69,7 +69,9 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ignore_eos: bool | None = None
     cache_salt: str | None = None
 
-    async def wishes(self, language: Language, *, logprobs: int | None) -> Wishes:
+    async def wishes(
+        self, language: Language, *, logprobs: int | None, scores_prompt: bool = False
+    ) -> Wishes:
         """Raises InvalidInput, which begins with the field."""
         self.check_stream()
         form = form_of(self.response_format, self.structured_outputs)
@@ -89,7 +91,9 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if logprobs is not None:
             given["logprobs"] = logprobs
         grammar = "" if form is None else form.grammar
-        wishes = wishes_of({**language.defaults, **given}, grammar=grammar)
+        wishes = wishes_of(
+            {**language.defaults, **given}, grammar=grammar, scores_prompt=scores_prompt
+        )
         language.check_named(wishes)
         return wishes
 

@@ -21,7 +21,12 @@ from headway.server.api.openai.asking import (
     too_long,
 )
 from headway.server.api.openai.events import DONE, answered, event_of
-from headway.server.api.openai.logprobs import completion_logprobs
+from headway.server.api.openai.logprobs import (
+    CompletionLogprobs,
+    completion_logprobs,
+    joined,
+    prompt_logprobs,
+)
 from headway.server.api.openai.neutral import COMPLETION
 from headway.server.api.openai.usage import Usage
 from headway.server.auth.access import Access
@@ -43,6 +48,15 @@ class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_
     echo: bool = False  # the prompt stands before its continuation
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
+    @property
+    def scores_prompt(self) -> bool:
+        return self.echo and self.logprobs is not None
+
+    @property
+    def shows_answer(self) -> bool:
+        """Not with an echo and `max_tokens = 0`: only the prompt is asked for."""
+        return self.max_tokens != 0
+
 
 class Completions:
     """Its routes and their handlers, over one service."""
@@ -63,8 +77,6 @@ class Completions:
 
 async def _answer(request: Request, asked: CompletionRequest, served: ServedModel) -> Answer:
     language = language_of(served)
-    if asked.echo and asked.logprobs is not None:
-        raise InvalidInput("echo: cannot be combined with logprobs: a prompt has none")
     if asked.max_tokens is None:
         asked = msgspec.structs.replace(asked, max_tokens=_MAX_TOKENS)
     ask = ask_of({}, request)
@@ -82,7 +94,13 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
             f"prompt: {len(given)} prompts with n = {asked.n}; at most {MOST_CHOICES} answers are "
             "allowed"
         )
-    wishes = await asked.wishes(language, logprobs=asked.logprobs)
+    # The engine samples one token at least.
+    computed = asked
+    if asked.echo and not asked.shows_answer:
+        computed = msgspec.structs.replace(asked, max_tokens=1)
+    wishes = await computed.wishes(
+        language, logprobs=asked.logprobs, scores_prompt=asked.scores_prompt
+    )
     prompts = []
     for each in given:
         if isinstance(each, str):
@@ -97,7 +115,13 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
             raise InvalidInput("prompt: has no tokens")
         check_room(language, len(ids), wishes, "prompt")
         prompts.append(tuple(ids))
-    return Generation(tuple(prompts), wishes, asked.n, shows_empty=asked.counts_always)
+    return Generation(
+        tuple(prompts),
+        wishes,
+        asked.n,
+        shows_empty=asked.counts_always,
+        shows_end=asked.scores_prompt,  # the prompt's log-probabilities come with the first token
+    )
 
 
 def _prompts(given: str | list[Any]) -> list[str | list[int]]:
@@ -149,15 +173,18 @@ class CompletionWriter:
             self._end = b'}],"usage":' + _encode(self._usage.so_far()) + b"}\n\n"
         choice, text, _, logprobs, finish_reason, finished, _ = piece
         if finished is not None:
-            self._usage.add(piece)
+            self._count(piece)
+        if not self._asked.shows_answer:
+            text = ""
         offset = self._lengths.get(choice)
+        is_first = offset is None
         if offset is None:
             text = self._echo(choice) + text
             offset = 0
         self._lengths[choice] = offset + len(text)
         told = b"null"
         if logprobs is not None:
-            told = _encode(completion_logprobs([piece], self._language, offset))
+            told = _encode(self._logprobs([piece], offset, with_prompt=is_first))
         reason = b"null" if finish_reason is None else _encode(finish_reason)
         return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b' % (
             *(self._start, choice, _encode(text)),
@@ -177,7 +204,7 @@ class CompletionWriter:
 
     def whole(self, pieces: list[Piece]) -> Response:
         for piece in pieces:
-            self._usage.add(piece)
+            self._count(piece)
         choices = [self._choice(index, pieces) for index in range(self._generation.count)]
         body: Completion = {**self._head, "choices": choices, "usage": self._usage.as_json()}
         headers: Headers = ()
@@ -188,12 +215,34 @@ class CompletionWriter:
 
     def _choice(self, index: int, pieces: list[Piece]) -> CompletionChoice:
         own = [piece for piece in pieces if piece.choice == index]
-        text = self._echo(index) + "".join(piece.text for piece in own)
+        text = self._echo(index)
+        if self._asked.shows_answer:
+            text += "".join(piece.text for piece in own)
         logprobs = None
         if self._asked.logprobs is not None:
-            logprobs = completion_logprobs(own, self._language, 0)
+            logprobs = self._logprobs(own, 0, with_prompt=True)
         reason = own[-1].finish_reason
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _count(self, piece: Piece) -> None:
+        self._usage.add(piece)
+        if not self._asked.shows_answer:
+            self._usage.completion_tokens = 0
+
+    def _logprobs(
+        self, pieces: list[Piece], offset: int, *, with_prompt: bool
+    ) -> CompletionLogprobs:
+        """Of one choice. `offset`: of the text of these pieces in the whole."""
+        found: CompletionLogprobs | None = None
+        if with_prompt and self._asked.scores_prompt:
+            prompt = self._generation.prompts[pieces[0].choice // self._asked.n]
+            scores = next(each.logprobs.prompt for each in pieces if each.logprobs is not None)
+            found = prompt_logprobs(prompt, scores, self._language)
+            offset = len(self._echo(pieces[0].choice))
+        if not self._asked.shows_answer:
+            pieces = []
+        answer = completion_logprobs(pieces, self._language, offset)
+        return answer if found is None else joined(found, answer)
 
     def _echo(self, choice: int) -> str:
         if not self._asked.echo:

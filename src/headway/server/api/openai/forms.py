@@ -1,6 +1,10 @@
 """Uploads: a `multipart/form-data` body as fields and files, with a limit on everything."""
 
+import functools
+import importlib.metadata
+import importlib.util
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_origin
 
@@ -12,6 +16,7 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 MAX_PARTS = 64
 MAX_FIELD_BYTES = 64 * 2**10
 _FORM = "multipart/form-data"
+_NEEDED = "PushMultipartParser"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +109,21 @@ def _parts(multipart: Any, boundary: str, body: bytes) -> Iterator[tuple[Any, by
                 pieces.append(bytes(event))
 
 
+@functools.cache
 def _import() -> Any:
-    try:
-        import multipart
-    except ImportError as error:
-        raise InvalidInput(
-            "this server cannot read uploads until its operator runs: "
-            "pip install 'headway[multipart]'"
-        ) from error
-    return multipart
+    """The library of the package `multipart`. Another one, `python-multipart`, which FastAPI needs,
+    has a module of the same name, which is found first where both are installed."""
+    with suppress(ImportError):
+        module = importlib.import_module("multipart")
+        if hasattr(module, _NEEDED):
+            return module
+    with suppress(importlib.metadata.PackageNotFoundError, OSError):
+        file = importlib.metadata.distribution("multipart").locate_file("multipart.py")
+        spec = importlib.util.spec_from_file_location("headway_multipart", str(file))
+        if spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    raise InvalidInput(
+        "this server cannot read uploads until its operator runs: pip install 'headway[multipart]'"
+    )

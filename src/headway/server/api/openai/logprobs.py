@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
+from headway.core.generation.sampling import Logprobs
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Piece
+from headway.models.chat.text import Detokenizer
 
 LEAST = -9999.0  # JSON has no -inf
 
@@ -26,8 +28,8 @@ class ChatLogprobs(TypedDict):
 
 class CompletionLogprobs(TypedDict):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]  # None: of a prompt's first token, before which is nothing
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -51,18 +53,15 @@ def completion_logprobs(
 ) -> CompletionLogprobs:
     """The older route's: lists side by side. `offset`: where in the text the first token is."""
     tokens: list[str] = []
-    values: list[float] = []
-    tops: list[dict[str, float]] = []
+    values: list[float | None] = []
+    tops: list[dict[str, float] | None] = []
     offsets: list[int] = []
     for piece in pieces:
         if piece.token is None or piece.logprobs is None:
             continue
-        spelled = _name(language, piece.token)
-        tokens.append(spelled)
+        tokens.append(_name(language, piece.token))
         values.append(max(LEAST, piece.logprobs.chosen))
-        top = {_name(language, token): max(LEAST, value) for token, value in piece.logprobs.top}
-        top.setdefault(spelled, values[-1])
-        tops.append(top)
+        tops.append(_top(language, piece.token, piece.logprobs))
         offsets.append(offset)
         offset += len(piece.text)
     return {
@@ -71,6 +70,40 @@ def completion_logprobs(
         "top_logprobs": tops,
         "text_offset": offsets,
     }
+
+
+def prompt_logprobs(
+    prompt: Sequence[int], scores: Sequence[Logprobs], language: Language
+) -> CompletionLogprobs:
+    """The same of a prompt that is echoed."""
+    offsets, offset = [], 0
+    detokenizer = Detokenizer(language.text)
+    for token in prompt:
+        offsets.append(offset)
+        offset += len(detokenizer.step(token))
+    scored = list(zip(prompt[1:], scores, strict=True))
+    return {
+        "tokens": [_name(language, token) for token in prompt],
+        "token_logprobs": [None, *(max(LEAST, score.chosen) for _, score in scored)],
+        "top_logprobs": [None, *(_top(language, *each) for each in scored)],
+        "text_offset": offsets,
+    }
+
+
+def joined(first: CompletionLogprobs, then: CompletionLogprobs) -> CompletionLogprobs:
+    return {
+        "tokens": first["tokens"] + then["tokens"],
+        "token_logprobs": first["token_logprobs"] + then["token_logprobs"],
+        "top_logprobs": first["top_logprobs"] + then["top_logprobs"],
+        "text_offset": first["text_offset"] + then["text_offset"],
+    }
+
+
+def _top(language: Language, token: int, logprobs: Logprobs) -> dict[str, float]:
+    """The likeliest, and the token itself."""
+    top = {_name(language, each): max(LEAST, value) for each, value in logprobs.top}
+    top.setdefault(_name(language, token), max(LEAST, logprobs.chosen))
+    return top
 
 
 def _name(language: Language, token: int) -> str:

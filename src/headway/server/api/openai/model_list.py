@@ -21,6 +21,7 @@ class ModelEntry(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str  # vLLM's: the model that computes; of an adapter its parent
     parent: NotRequired[str]  # of an adapter
     task: NotRequired[str]
     token_ids: NotRequired[dict[str, Any]]
@@ -67,6 +68,7 @@ class ModelList:
             "object": "model",
             "created": self._created,
             "owned_by": "headway",
+            "root": parent or name,
         }
         if parent:
             entry["parent"] = parent

@@ -13,8 +13,9 @@ from headway.server.auth.access import Access
 from headway.server.bodies.background import AT_ONCE, Steps, background
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import decode_fields
+from headway.server.service.adapting import book_of
 from headway.server.service.inference import Inference
-from headway.server.service.options import find_or_wake, no_query
+from headway.server.service.options import ask_of, find_or_wake, no_query
 from headway.server.service.routes import Errors, Route
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
@@ -93,7 +94,12 @@ class Tokens:
             if len(names) != 1:
                 raise InvalidInput(f"model: {len(names)} language models are served; name one")
             (name,) = names
-        return language_of(await find_or_wake(self._inference, request, name))
+        served = await find_or_wake(self._inference, request, name)
+        language = language_of(served)
+        adapter = ask_of({}, request).adapter
+        if adapter:  # it has the model's tokens; but it must be there
+            book_of(served).key_of(adapter)
+        return language
 
 
 async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:

@@ -30,8 +30,7 @@ _OTHERS = {
     "/predictions": "/v1/predict/{model}",
     "/infer": "/v2/models/{model}/infer",
     "/models": "/v1/models",
-    "/version": "/v2",
-    **dict.fromkeys(("/ping", "/healthz", "/readyz"), "/health"),
+    **dict.fromkeys(("/healthz", "/readyz"), "/health"),
     "/livez": "/v2/health/live",
 }
 
