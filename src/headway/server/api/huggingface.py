@@ -223,6 +223,7 @@ class HuggingFace:
         return Response(b'{"status":"ok"}')
 
     async def version(self, request: Request) -> Response:
+        """The server's version, as vLLM says its own."""
         return Response(msgspec.json.encode({"version": self._inference.version}))
 
     async def _find(self, request: Request, name: str, *tasks: Task) -> ServedModel:
