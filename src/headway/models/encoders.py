@@ -39,6 +39,7 @@ class ProofTexts(NamedTuple):
 
     alone: Sequence[EncodedBatch]
     pad_id: int
+    vocabulary: int  # tokens that the tokenizer has
 
     def together(self, places: Sequence[int]) -> EncodedBatch:
         batches = [self.alone[place] for place in places]
@@ -242,6 +243,7 @@ class TorchEncoder:
         found: proof.Together = "any"
         for dtype in dict.fromkeys(("float32", self._dtype)):
             self._open(dtype)
+            self._check_vocabulary(texts)
             alone = _alone(self._library, texts, self._path)
             bounds = proof.bounds_of(alone, exact or alone)
             exact = exact or alone
@@ -253,6 +255,15 @@ class TorchEncoder:
                 key=get_args(proof.Together).index,
             )
         return found
+
+    def _check_vocabulary(self, texts: ProofTexts) -> None:
+        """A token beyond its table would end the GPU's context, not only the call."""
+        known = getattr(self._model.get_input_embeddings(), "num_embeddings", texts.vocabulary)
+        if texts.vocabulary > known:
+            raise ConfigError(
+                f"{self._path}: there are {texts.vocabulary} tokens in tokenizer.json; the network "
+                f"knows {known}"
+            )
 
     def files(self) -> list[Path]:
         return [each for each in self._path.rglob("*") if each.is_file()]

@@ -90,7 +90,7 @@ class TextModel(Model[Any, Any]):
             if len(own) > 1:
                 own[len(own) // 2] = self._pad_id  # which a text may spell
             texts.append(self._batch([[*self._first, *own, *self._last]]))
-        return ProofTexts(texts, self._pad_id)
+        return ProofTexts(texts, self._pad_id, self._vocabulary)
 
     def _check_width(self) -> None:
         """Is what the network gives as wide as what is made of it? Raises ConfigError."""
