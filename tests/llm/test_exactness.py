@@ -20,6 +20,7 @@ def short_cases() -> list[Case]:
     return [case for module in modules for case in module.cases() if case.is_short]
 
 
+@pytest.mark.filterwarnings("default")  # the libraries' own are no finding
 @pytest.mark.parametrize("case", [pytest.param(each, id=each.name) for each in short_cases()])
 def test_a_tiny_model_is_exact_or_refused_by_name(case: Case, tmp_path: Path) -> None:
     verdict = verdict_of(case, tmp_path)
