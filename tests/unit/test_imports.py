@@ -165,7 +165,7 @@ CIRCLES = [
     "core core/batching core/costs core/faults core/queueing",
     "engine engine/attention engine/cpu engine/decoders engine/gpu engine/gpu/kernels",
     "hosting hosting/generation",
-    "models models/chat models/speech models/speech/moonshine",
+    "models models/chat models/chat/gguf models/speech models/speech/moonshine",
     "runtime runtime/batching runtime/driving runtime/generation runtime/jobs runtime/workers "
     "runtime/workers/process",
 ]
