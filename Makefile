@@ -151,7 +151,7 @@ exactness: .venv-llm/.ready remove-stale ## tiny models, files and texts: each e
 	@echo "Setting up $(@D) (once; about 1.5 GB) …"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors \
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable . hypothesis pytest safetensors \
 		torch==2.13.0 triton==3.6.0 'numpy<2.4'
 	@touch $@
 
