@@ -2,7 +2,7 @@
 
     python docs/reference/generate.py
 
-`tests/integration/test_references.py` fails where one of them is not what this would write.
+`tests/integration/documents/test_references.py` fails where one is not what this would write.
 """
 
 import argparse

@@ -24,7 +24,7 @@ from headway.core import Batch, FireReason, Item, RefusalReason
 from headway.runtime.batcher import Statistics
 from headway.testing import run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOP = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")]
 DOCUMENTS = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 REAL_TIME = "<!-- real time -->"

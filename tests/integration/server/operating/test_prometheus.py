@@ -18,7 +18,7 @@ import pytest
 import yaml
 from real_server import Server, served
 
-FOLDER = Path(__file__).parents[3] / "deploy" / "prometheus"
+FOLDER = Path(__file__).parents[4] / "deploy" / "prometheus"
 WAIT_S = 60.0
 
 

@@ -26,10 +26,7 @@ transformers = pytest.importorskip("transformers")
 openai = pytest.importorskip("openai")
 image_module = pytest.importorskip("PIL.Image")
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent / "server"))
-
-from real_server import Server, served  # noqa: E402 - from the folder of the server's tests
+from real_server import Server, served  # noqa: E402
 from small_diffusion import SIDE, likeness, train  # noqa: E402
 
 from headway.errors import ConfigError  # noqa: E402
@@ -251,7 +248,7 @@ def test_a_folder_without_what_draws_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_example_draws(shapes: Path, tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / "diffusion" / "draw.py"
+    example = Path(__file__).parents[3] / "examples" / "diffusion" / "draw.py"
     done = subprocess.run(
         [sys.executable, str(example), str(shapes)],
         cwd=tmp_path,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEMO = [sys.executable, "-m", "headway", "demo"]
 HEEDING = [  # the same, where a shell's `&` has had Ctrl-C ignored
     sys.executable,

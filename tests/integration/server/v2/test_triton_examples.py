@@ -12,7 +12,7 @@ from real_server import Server, served
 grpcclient = pytest.importorskip("tritonclient.grpc")
 httpclient = pytest.importorskip("tritonclient.http")
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 MODELS = ROOT / "benchmarks" / "triton_examples" / "models"
 
 

@@ -23,7 +23,7 @@ from real_server import HERE
 from served_models import MOST_S
 from tritonclient.utils import InferenceServerException
 
-KSERVE_PYTHON = Path(__file__).parents[3] / ".venv-kserve" / "bin" / "python"
+KSERVE_PYTHON = Path(__file__).parents[2] / ".venv-kserve" / "bin" / "python"
 Vectors = list[list[float]]
 
 

@@ -20,7 +20,7 @@ from headway.cli.serve import config_of
 from headway.observe import families
 from headway.observe.exposition import Family
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 APP = """
 import headway

@@ -19,7 +19,7 @@ from compiling import IS_COMPILED, copy_interpreted
 from headway.server.auth.keys import new_key
 from headway.wiring import running
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCE = Path(headway.__file__).parent
 followed = pytest.mark.skipif(IS_COMPILED, reason="no profile sees compiled calls: see the last")
 

@@ -20,7 +20,7 @@ from real_server import Server, served
 from headway.observe import families
 from headway.observe.exposition import Family
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TOML = """
 [server]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.kernel_code import compared
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def told(*programs: tuple[str, str, str]) -> dict[str, Any]:

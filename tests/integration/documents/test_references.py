@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+FOLDER = Path(__file__).parents[3] / "docs" / "reference"
 
 
 def generator() -> Any:

@@ -1,7 +1,7 @@
 """A small diffusion model, trained here in seconds on a CPU: it draws red discs, green triangles
 and blue squares. They are filled: so small a net sees too little at once to close an outline.
 
-python tests/integration/small_diffusion.py FOLDER     # also writes FOLDER/grid.png, to look at
+python tests/integration/torch_models/small_diffusion.py FOLDER  # and FOLDER/grid.png
 """
 
 import functools
