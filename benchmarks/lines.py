@@ -24,7 +24,12 @@ _PARTS_OF = {"hosting": "server", "signature": "server"}
 # Features that came later, by where they are.
 _LATER = {
     "generation": (
-        *("core/generation", "runtime/generation", "runtime/generating.py", "hosting/generation"),
+        *(
+            "core/generation",
+            "runtime/generation",
+            "runtime/generation/loop.py",
+            "hosting/generation",
+        ),
         *("engine", "generator.py", "models/chat", "lab/generation.py", "observe/generation.py"),
         *("server/api/chat_page", "server/service/adapting.py", "server/api/openai/adapters.py"),
         *("server/api/openai/answers.py", "server/api/openai/asking.py"),
@@ -32,7 +37,7 @@ _LATER = {
         *("server/api/openai/events.py", "server/api/openai/forms_of_answers.py"),
         *("server/api/openai/logprobs.py", "server/api/openai/own_chat.py"),
         *("server/api/openai/tokens.py", "server/api/openai/usage.py"),
-        *("server/api/openapi/generating.py", "runtime/adapters.py"),
+        *("server/api/openapi/generating.py", "runtime/generation/adapter_book.py"),
     ),
     "clients and other servers": (
         *("client", "compat", "wiring.py", "single.py", "server/embedded.py"),

@@ -12,7 +12,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.runtime import generating
-from headway.runtime.generating import Command, EngineLoop, Report, Submit
+from headway.runtime.generation.loop import Command, EngineLoop, Report, Submit
 
 STEP_S = 0.01
 LIMITS = Limits(blocks=100, max_sequences=8, step_tokens=64, max_stretch=50.0)

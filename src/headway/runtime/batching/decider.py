@@ -10,8 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from headway.core import Batch, CostTable, Item, Refusal, Refuse, Run, Scheduler, refusal_error
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Batch, Item, Refusal, Refuse, Run
 from headway.core.operating.health import Running
+from headway.core.queueing.admission import refusal_error
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
 from headway.runtime.batching.losses import Losses
 from headway.runtime.batching.queue import CallQueue, Refusals

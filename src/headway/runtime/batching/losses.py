@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from headway.core import RefusalReason
+from headway.core.items import RefusalReason
 from headway.errors import NotReady, Poison
 from headway.runtime.batching.poison import PoisonWatch
 from headway.runtime.batching.queue import CallQueue, Refusals

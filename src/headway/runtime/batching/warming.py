@@ -5,7 +5,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core import CostTable, Scheduler, probe_order
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable, probe_order
 from headway.errors import ConfigError, NotReady
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs

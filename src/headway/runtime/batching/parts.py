@@ -5,12 +5,13 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headway.core import Scheduler
+from headway.core.batching.scheduler import Scheduler
 from headway.core.operating.placing import place
 from headway.model import Model, TensorModel
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.entrance import Entrance, Follower
 from headway.runtime.batching.making import ModelJobs
+from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.warming import WarmUp
 from headway.runtime.calling.callbacks import Callbacks
 from headway.runtime.calling.choosing import runner_for
@@ -20,7 +21,6 @@ from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
 from headway.runtime.events import Observers
 from headway.runtime.forking import left_behind
 from headway.runtime.jobs.watchdog import Watchdog
-from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 
 if TYPE_CHECKING:
