@@ -27,7 +27,6 @@ _LATER = {
         *(
             "core/generation",
             "runtime/generation",
-            "runtime/generation/loop.py",
             "hosting/generation",
         ),
         *("engine", "generator.py", "models/chat", "lab/generation.py", "observe/generation.py"),
@@ -37,7 +36,7 @@ _LATER = {
         *("server/api/openai/events.py", "server/api/openai/forms_of_answers.py"),
         *("server/api/openai/logprobs.py", "server/api/openai/own_chat.py"),
         *("server/api/openai/tokens.py", "server/api/openai/usage.py"),
-        *("server/api/openapi/generating.py", "runtime/generation/adapter_book.py"),
+        *("server/api/openapi/generating.py"),
     ),
     "clients and other servers": (
         *("client", "compat", "wiring.py", "single.py", "server/embedded.py"),

@@ -221,13 +221,6 @@ def test_a_circle_of_rooms_is_found() -> None:
     assert circles_in(rooms_imported(sources)) == ["server/auth wire wire/http1"]
 
 
-@pytest.mark.parametrize("file", ["decider", "event_loop", "shell", "state", "timer"])
-def test_the_shell_knows_no_batches(file: str) -> None:
-    source = (SOURCE / "runtime" / "driving" / f"{file}.py").read_text()
-    known = {each.module for each in imports_of(ast.parse(source))}
-    assert not [module for module in known if module.startswith("headway.core")]
-
-
 @pytest.mark.parametrize(
     ("package", "line"),
     [

@@ -1,7 +1,7 @@
 """`Batcher`: groups single calls into batches for one model. The public face of the runtime.
 
 What a batcher does is done by its parts: `calling/inputs.py` reads what callers give,
-`batching/entrance.py` queues it, `batching/decider.py` runs batches, `driving/shell.py` drives it.
+`entrance.py` queues it, `decider.py` runs batches, `shell.py` drives it.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ModelJobs:
-    """A `JobMaker`. `policy` and `team` may be replaced while nothing runs."""
+    """`policy` and `team` may be replaced while nothing runs."""
 
     def __init__(
         self,

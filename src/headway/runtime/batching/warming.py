@@ -138,7 +138,7 @@ class WarmUp:
             self._name,
             outputs,
         )
-        self._decider.report(PaddingRevoked(self._name, outputs))
+        self._decider.shell.report(PaddingRevoked(self._name, outputs))
 
 
 def _dependent(outputs: Sequence[str]) -> str:
