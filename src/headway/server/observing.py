@@ -16,8 +16,8 @@ from headway.observe.stages import StageTally
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batching.batcher import Batcher
-from headway.server.api.metrics import MetricsPage
 from headway.server.app import App, AppWrapper, Handle
+from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of
 from headway.version import VERSION
 from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, StreamResponse

@@ -10,8 +10,8 @@ import pytest
 from served_models import MOST_S
 from stacks import Stacks
 
-from headway.server.api.openai.embeddings import EmbeddingsRequest
-from headway.server.api.openai.rerank import RerankRequest
+from headway.server.families.openai.embeddings import EmbeddingsRequest
+from headway.server.families.openai.rerank import RerankRequest
 
 INPUT: dict[str, Any] = {"name": "input", "shape": [1], "datatype": "BYTES", "data": ["a"]}
 WORDS: dict[str, Any] = {"model": "words", "input": "a"}

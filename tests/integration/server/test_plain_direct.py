@@ -10,7 +10,7 @@ from test_any_json import Answers, Beep, Page, Prices, Spell, Sums, Untyped
 from headway.config import ModelConfig
 from headway.hosting.hosted import Served
 from headway.hosting.time_limit import TimeLimited
-from headway.server.api.plain.direct import plain_codec
+from headway.server.families.plain.direct import plain_codec
 
 pytestmark = pytest.mark.real_time
 GENERAL = {"Headway-Priority": "normal"}  # a wish, which the direct way knows nothing of

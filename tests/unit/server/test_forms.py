@@ -9,8 +9,8 @@ from typing import NoReturn
 import pytest
 
 from headway.errors import InvalidInput
-from headway.server.api.openai import forms
-from headway.server.api.openai.forms import read_form
+from headway.server.families.openai import forms
+from headway.server.families.openai.forms import read_form
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ import pytest
 import headway
 from headway.config import ModelConfig
 from headway.hosting.hosted import Served
-from headway.server import api
-from headway.server.api.openai.embeddings import EmbeddingsRequest
-from headway.server.api.openapi import document
-from headway.server.api.openapi.document import document_of
+from headway.server import families
+from headway.server.families.openai.embeddings import EmbeddingsRequest
+from headway.server.families.openapi import document
+from headway.server.families.openapi.document import document_of
 
 
 class Place(NamedTuple):
@@ -75,7 +75,7 @@ def test_a_model_that_cannot_be_described_takes_nothing_from_the_others() -> Non
 
 # ---- the handlers' own types
 
-_API = Path(api.__path__[0])
+_API = Path(families.__path__[0])
 # Routes of operators, which are not described.
 _NOT_DESCRIBED = {"_LoadBody", "_AdapterBody", "_Body"}
 

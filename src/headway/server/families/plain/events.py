@@ -7,10 +7,10 @@ import msgspec
 
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.plain.answers import NOT_JSON
-from headway.server.api.v2.generating import single
 from headway.server.bodies.background import Steps, Work
 from headway.server.bodies.encoding import is_large
+from headway.server.families.plain.answers import NOT_JSON
+from headway.server.families.v2.generating import single
 from headway.server.service.events import Events, TextEvents, event_in_steps
 from headway.signature.foreign import encode_plain
 from headway.wire.messages import StreamResponse

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from headway.server.api.cohere import CohereEmbedAnswer, CohereEmbedRequest
-from headway.server.api.huggingface import (
+from headway.server.families.cohere import CohereEmbedAnswer, CohereEmbedRequest
+from headway.server.families.huggingface import (
     Class,
     ClassifyRequest,
     EmbedRequest,
@@ -12,8 +12,8 @@ from headway.server.api.huggingface import (
     RankTextsRequest,
     SimilarityRequest,
 )
-from headway.server.api.instances import InstancesRequest, Predictions
-from headway.server.api.openapi.parts import (
+from headway.server.families.instances import InstancesRequest, Predictions
+from headway.server.families.openapi.parts import (
     RUNNING,
     Operation,
     body_of,

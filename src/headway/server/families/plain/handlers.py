@@ -17,21 +17,21 @@ import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ItemsMean, ServedModel
-from headway.server.api.plain.answers import (
+from headway.server.auth.access import Access
+from headway.server.bodies.background import Steps
+from headway.server.bodies.json_body import beyond_floats, decode_json, in_words
+from headway.server.families.plain.answers import (
     NOT_JSON,
     answer_of,
     encoded,
     wants_events,
     wants_json,
 )
-from headway.server.api.plain.direct import is_direct, plain_codec
-from headway.server.api.plain.events import answer_events
-from headway.server.api.plain.reading import held_for, read_all
-from headway.server.api.plain.uploads import is_upload, read_upload
-from headway.server.api.v2.generating import whole
-from headway.server.auth.access import Access
-from headway.server.bodies.background import Steps
-from headway.server.bodies.json_body import beyond_floats, decode_json, in_words
+from headway.server.families.plain.direct import is_direct, plain_codec
+from headway.server.families.plain.events import answer_events
+from headway.server.families.plain.reading import held_for, read_all
+from headway.server.families.plain.uploads import is_upload, read_upload
+from headway.server.families.v2.generating import whole
 from headway.server.service.direct import DirectPath
 from headway.server.service.examples import example_of
 from headway.server.service.inference import Inference

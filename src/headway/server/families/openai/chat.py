@@ -12,21 +12,21 @@ from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
-from headway.server.api.openai.answers import ChatChoice, chat_completion, chat_head
-from headway.server.api.openai.asking import (
+from headway.server.auth.access import Access
+from headway.server.bodies.json_body import decode_fields
+from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.families.openai.answers import ChatChoice, chat_completion, chat_head
+from headway.server.families.openai.asking import (
     Generating,
     check_room,
     language_of,
     too_long,
 )
-from headway.server.api.openai.events import DONE, answered, event_of
-from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
-from headway.server.api.openai.neutral import CHAT, MESSAGE, PART
-from headway.server.api.openai.own_chat import answer_own_chat, is_own_chat
-from headway.server.api.openai.usage import Usage
-from headway.server.auth.access import Access
-from headway.server.bodies.json_body import decode_fields
-from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.families.openai.events import DONE, answered, event_of
+from headway.server.families.openai.logprobs import chat_entry, chat_logprobs
+from headway.server.families.openai.neutral import CHAT, MESSAGE, PART
+from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
+from headway.server.families.openai.usage import Usage
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake, no_query
 from headway.server.service.routes import Errors, Route

@@ -11,8 +11,12 @@ from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.repository.settings import parse_override
 from headway.hosting.statistics import ModelStatistics, TritonStatistics
-from headway.server.api.v2 import codec, generating
-from headway.server.api.v2.bodies import (
+from headway.server.auth.access import Access
+from headway.server.auth.keys import check_whole_server
+from headway.server.bodies.json_body import Fields, decode_fields, fields_of
+from headway.server.bodies.own_headers import timeout_s
+from headway.server.families.v2 import codec, generating
+from headway.server.families.v2.bodies import (
     AllStatistics,
     ChangeRequest,
     IndexEntry,
@@ -30,12 +34,8 @@ from headway.server.api.v2.bodies import (
     Unloaded,
     UnloadParameters,
 )
-from headway.server.api.v2.direct import direct_codec
-from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
-from headway.server.auth.access import Access
-from headway.server.auth.keys import check_whole_server
-from headway.server.bodies.json_body import Fields, decode_fields, fields_of
-from headway.server.bodies.own_headers import timeout_s
+from headway.server.families.v2.direct import direct_codec
+from headway.server.families.v2.model_config import config_of, metadata_of, with_contents
 from headway.server.service.direct import DirectPath, of_rows
 from headway.server.service.inference import Decode, Inference
 from headway.server.service.options import ask_of, find_or_wake, no_query

@@ -5,8 +5,8 @@ from importlib import resources
 
 import msgspec
 
-from headway.server.api.openapi.document import document_of
 from headway.server.auth.access import Access
+from headway.server.families.openapi.document import document_of
 from headway.server.service.models import Models
 from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.hosting.registry import ServedModel
-from headway.server.api.openapi.parts import RUNNING, Operation, body_of, json_of, operation_of
+from headway.server.families.openapi.parts import RUNNING, Operation, body_of, json_of, operation_of
 from headway.server.service.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}

@@ -6,11 +6,11 @@ from typing import Any, TypedDict
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.server.api.plain.answers import encoded
-from headway.server.api.plain.reading import held_for, read_all
 from headway.server.auth.access import Access
 from headway.server.bodies.background import Steps
 from headway.server.bodies.json_body import decode_fields
+from headway.server.families.plain.answers import encoded
+from headway.server.families.plain.reading import held_for, read_all
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake, no_query
 from headway.server.service.routes import Route

@@ -12,16 +12,16 @@ import msgspec
 
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.openai.answers import (
+from headway.server.bodies.background import Work
+from headway.server.bodies.encoding import encode_json, is_large
+from headway.server.families.openai.answers import (
     ChatChoice,
     ChatMessage,
     chat_completion,
     chat_head,
 )
-from headway.server.api.openai.events import DONE, error_event, event_of
-from headway.server.api.v2.generating import single, whole
-from headway.server.bodies.background import Work
-from headway.server.bodies.encoding import encode_json, is_large
+from headway.server.families.openai.events import DONE, error_event, event_of
+from headway.server.families.v2.generating import single, whole
 from headway.server.service.events import Events, event_in_steps
 from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints

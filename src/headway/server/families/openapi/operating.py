@@ -3,7 +3,13 @@ share, and Triton's settings. Pure."""
 
 from typing import Any
 
-from headway.server.api.openapi.parts import Operation, body_of, json_of, operation_of, path_part
+from headway.server.families.openapi.parts import (
+    Operation,
+    body_of,
+    json_of,
+    operation_of,
+    path_part,
+)
 from headway.server.service.schemas import array, ref
 
 _REGION = path_part("region", "a name that the client chose")

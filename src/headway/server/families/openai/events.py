@@ -12,7 +12,7 @@ import msgspec
 from headway.errors import HeadwayError, InputTooLarge
 from headway.hosting.generation.pieces import Piece
 from headway.hosting.streaming import ServedStream
-from headway.server.api.openai.asking import too_long
+from headway.server.families.openai.asking import too_long
 from headway.server.service.errors import param_of, status_of
 from headway.server.service.events import Events, Pumping
 from headway.server.service.openai_errors import openai_error

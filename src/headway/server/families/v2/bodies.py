@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, TypedDict, TypeVar
 from msgspec import Meta, Struct, field
 
 from headway.hosting.statistics import TritonStatistics
-from headway.server.api.v2.model_config import ModelConfiguration, ModelMetadata
+from headway.server.families.v2.model_config import ModelConfiguration, ModelMetadata
 from headway.server.service.shared_memory import SharedRegion
 
 Parameters = TypeVar("Parameters")

@@ -15,10 +15,10 @@ from msgspec import Meta
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
-from headway.server.api.plain.answers import NOT_JSON
 from headway.server.bodies.background import AT_ONCE, Steps
 from headway.server.bodies.encoding import encode_in_steps, is_large
 from headway.server.bodies.json_body import SMALL_BYTES
+from headway.server.families.plain.answers import NOT_JSON
 from headway.server.service.direct import DirectCodec, DirectRequest
 from headway.server.service.dtypes import of_tensor
 from headway.server.service.json_data import element_type

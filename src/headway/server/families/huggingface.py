@@ -16,8 +16,6 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput, NotReady
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.openai.rerank import Reranking
-from headway.server.api.plain.handlers import Plain
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import (
@@ -27,6 +25,8 @@ from headway.server.bodies.json_body import (
     in_words,
     mistake_of,
 )
+from headway.server.families.openai.rerank import Reranking
+from headway.server.families.plain.handlers import Plain
 from headway.server.service.inference import Inference
 from headway.server.service.kinds import Task, check_does, only_one, task_of
 from headway.server.service.options import ask_of, find_or_wake, no_query

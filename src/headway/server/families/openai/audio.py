@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.server.api.openai.forms import read_form
 from headway.server.auth.access import Access
+from headway.server.families.openai.forms import read_form
 from headway.server.service.inference import Inference
 from headway.server.service.kinds import check_does
 from headway.server.service.options import ask_of, find_or_wake, no_query

@@ -13,8 +13,8 @@ import msgspec
 import numpy
 from msgspec import Meta
 
-from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.families.v2.codec import LARGE_BYTES
 from headway.server.service.direct import DirectRequest
 from headway.server.service.dtypes import BYTES, Datatype
 from headway.server.service.json_data import element_type, json_data, json_pieces

@@ -7,12 +7,12 @@ import msgspec
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
-from headway.server.api.openai.asking import language_of
-from headway.server.api.openai.chat import checked_messages
 from headway.server.auth.access import Access
 from headway.server.bodies.background import AT_ONCE, Steps, background
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import decode_fields
+from headway.server.families.openai.asking import language_of
+from headway.server.families.openai.chat import checked_messages
 from headway.server.service.adapting import book_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake, no_query

@@ -4,8 +4,8 @@ import time
 import uuid
 from typing import Literal, NotRequired, TypedDict
 
-from headway.server.api.openai.logprobs import ChatLogprobs, CompletionLogprobs
-from headway.server.api.openai.usage import TokenUsage
+from headway.server.families.openai.logprobs import ChatLogprobs, CompletionLogprobs
+from headway.server.families.openai.usage import TokenUsage
 
 
 class ChatMessage(TypedDict):

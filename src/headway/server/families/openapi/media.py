@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headway.server.api.openapi.parts import RUNNING, Operation, body_of, json_of, operation_of
+from headway.server.families.openapi.parts import RUNNING, Operation, body_of, json_of, operation_of
 from headway.server.service.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}

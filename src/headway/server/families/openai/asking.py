@@ -10,9 +10,9 @@ from headway.core.generation.wishes import Wishes, wishes_of
 from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
-from headway.server.api.openai.forms_of_answers import form_of
-from headway.server.api.openai.neutral import GENERATING
 from headway.server.bodies.neutral import Neutral
+from headway.server.families.openai.forms_of_answers import form_of
+from headway.server.families.openai.neutral import GENERATING
 
 MOST_CHOICES = 128  # answers to one request
 _NOT_SAMPLING = frozenset(

@@ -12,29 +12,35 @@ import msgspec
 
 from headway.hosting.registry import ItemsMean, ServedModel
 from headway.model import Tensor
-from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
-from headway.server.api.openai.answers import ChatCompletion, Completion
-from headway.server.api.openai.audio import Transcription, TranscriptionForm, VerboseTranscription
-from headway.server.api.openai.chat import ChatRequest
-from headway.server.api.openai.completions import CompletionRequest
-from headway.server.api.openai.embeddings import EmbeddingsAnswer, EmbeddingsRequest
-from headway.server.api.openai.images import ImagesAnswer, ImagesRequest
-from headway.server.api.openai.model_list import ModelEntries, ModelEntry
-from headway.server.api.openai.rerank import RerankAnswer, RerankRequest
-from headway.server.api.openai.tokens import (
+from headway.server.auth.access import Access
+from headway.server.bodies.neutral import schema_of
+from headway.server.families.openai.adapters import LoadLoraRequest, UnloadLoraRequest
+from headway.server.families.openai.answers import ChatCompletion, Completion
+from headway.server.families.openai.audio import (
+    Transcription,
+    TranscriptionForm,
+    VerboseTranscription,
+)
+from headway.server.families.openai.chat import ChatRequest
+from headway.server.families.openai.completions import CompletionRequest
+from headway.server.families.openai.embeddings import EmbeddingsAnswer, EmbeddingsRequest
+from headway.server.families.openai.images import ImagesAnswer, ImagesRequest
+from headway.server.families.openai.model_list import ModelEntries, ModelEntry
+from headway.server.families.openai.rerank import RerankAnswer, RerankRequest
+from headway.server.families.openai.tokens import (
     Detokenized,
     DetokenizeRequest,
     Tokenized,
     TokenizeRequest,
 )
-from headway.server.api.openapi.answering import mark_unanswered
-from headway.server.api.openapi.compatible import ANSWERED as COMPATIBLE_ANSWERS
-from headway.server.api.openapi.compatible import TAKEN as COMPATIBLE
-from headway.server.api.openapi.compatible import compatible
-from headway.server.api.openapi.generating import generating
-from headway.server.api.openapi.media import media
-from headway.server.api.openapi.operating import operating
-from headway.server.api.openapi.parts import (
+from headway.server.families.openapi.answering import mark_unanswered
+from headway.server.families.openapi.compatible import ANSWERED as COMPATIBLE_ANSWERS
+from headway.server.families.openapi.compatible import TAKEN as COMPATIBLE
+from headway.server.families.openapi.compatible import compatible
+from headway.server.families.openapi.generating import generating
+from headway.server.families.openapi.media import media
+from headway.server.families.openapi.operating import operating
+from headway.server.families.openapi.parts import (
     RUNNING,
     Operation,
     body_of,
@@ -43,11 +49,9 @@ from headway.server.api.openapi.parts import (
     operation_of,
     path_part,
 )
-from headway.server.api.v2 import bodies
-from headway.server.api.v2.codec import WireRequest, WireResponse
-from headway.server.api.v2.generating import GenerateRequest, GenerateResponse
-from headway.server.auth.access import Access
-from headway.server.bodies.neutral import schema_of
+from headway.server.families.v2 import bodies
+from headway.server.families.v2.codec import WireRequest, WireResponse
+from headway.server.families.v2.generating import GenerateRequest, GenerateResponse
 from headway.server.service import kinds, schemas
 from headway.server.service.dtypes import of_tensor
 from headway.server.service.examples import example_of
