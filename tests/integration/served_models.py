@@ -193,7 +193,7 @@ class Crashing(headway.Model[float, float]):
 
     def predict(self, items: list[float]) -> list[float]:
         if min(items) < 0:
-            from headway.core import Scheduler
+            from headway.core.batching.scheduler import Scheduler
 
             def broken(*_: Any, **__: Any) -> None:
                 raise RuntimeError("a bug")

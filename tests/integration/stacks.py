@@ -18,7 +18,7 @@ import uvicorn
 from served_models import MOST_S, FewWords, Flip, Gate, Pairs, Words
 
 from headway.config import ModelConfig, ServerConfig
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Ask, Registry
 from headway.server.grpc.server import GrpcServer

@@ -15,7 +15,7 @@ from headway.observe.metrics import Metrics
 from headway.observe.stages import StageTally
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
 from headway.server.app import App, AppWrapper, Handle
 from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of

@@ -20,8 +20,8 @@ import pytest
 import headway
 from headway import errors, events
 from headway.cli.main import main
-from headway.core import Batch, FireReason, Item, RefusalReason
-from headway.runtime.batcher import Statistics
+from headway.core.items import Batch, FireReason, Item, RefusalReason
+from headway.runtime.batching.batcher import Statistics
 from headway.testing import run
 
 ROOT = Path(__file__).parents[3]

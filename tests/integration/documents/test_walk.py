@@ -31,7 +31,7 @@ def walk() -> list[str]:
 
 
 WALK = walk()
-IN_PROCESS = WALK[WALK.index("runtime/batcher.py") :]
+IN_PROCESS = WALK[WALK.index("runtime/batching/batcher.py") :]
 IF_NEEDED = {"runtime/calling/inputs.py"}
 # On the general way the item is queued before the shell drives: the in-process test has the rest.
 IN_ORDER = WALK[: WALK.index("runtime/calling/inputs.py") + 1]

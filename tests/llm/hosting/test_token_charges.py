@@ -18,9 +18,9 @@ from headway.hosting.generation.pieces import Generation
 from headway.hosting.registry import Ask
 from headway.models.chat.text import ChatText
 from headway.observe.generation import GenerationRecorder
-from headway.runtime.adapters import AdapterBook, Answer
 from headway.runtime.driving.streams import OpenStream
-from headway.runtime.generating import Output, PlainTokens, never_ran
+from headway.runtime.generation.adapter_book import AdapterBook, Answer
+from headway.runtime.generation.loop import Output, PlainTokens, never_ran
 
 MINUTE, PROMPT, MOST = 100_000, 20_000, 30_000
 NO_TOKENS = PlainTokens([], [])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headway.core import Batch, FireReason, Item
+from headway.core.items import Batch, FireReason, Item
 from headway.errors import ModelFailed
 from headway.events import BatchFinished, Refused
 from headway.hosting.statistics import ModelStatistics

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.hosting import tables
 from headway.hosting.tables import TableStore, in_cache
 

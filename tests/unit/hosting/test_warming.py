@@ -10,7 +10,7 @@ import pytest
 import headway
 from headway import ModelFailed, Tensor
 from headway.config import ModelConfig
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.errors import ConfigError
 from headway.hosting.hosted import Served
 from headway.hosting.origin import ModelOrigin

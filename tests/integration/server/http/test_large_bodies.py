@@ -170,6 +170,7 @@ async def serving() -> AsyncIterator[Site]:
         registry.add(served)
         hosted.append(served)
     try:
+        double.runs = 0  # those before traffic: is each row alone what it is in company?
         yield Site(make_app(registry, ServerConfig()), double)
     finally:
         for served in hosted:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from headway.core import Compose, CostTable, Firing, Order, Policy
+from headway.core.costs import CostTable
 from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
-from headway.core.policy import choice, read_buckets
+from headway.core.policy import Compose, Firing, Order, Policy, choice, read_buckets
 from headway.errors import ConfigError, nearest
 from headway.runtime.calling.company import DependentRows
 from headway.runtime.events import Observer

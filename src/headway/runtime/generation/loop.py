@@ -21,7 +21,7 @@ from headway.core.generation.step import Step
 from headway.core.items import Wait
 from headway.errors import HeadwayError, ModelFailed
 from headway.runtime.calling.faults import is_device_lost, is_out_of_memory, release_memory
-from headway.runtime.generation.adapting import (
+from headway.runtime.generation.loaded_adapters import (
     AdapterRead,
     AdapterStore,
     LoadAdapter,

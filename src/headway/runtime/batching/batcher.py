@@ -1,7 +1,7 @@
 """`Batcher`: groups single calls into batches for one model. The public face of the runtime.
 
 What a batcher does is done by its parts: `calling/inputs.py` reads what callers give,
-`batching/entrance.py` queues it, `batching/decider.py` runs batches, `driving/shell.py` drives it.
+`entrance.py` queues it, `decider.py` runs batches, `shell.py` drives it.
 """
 
 import asyncio
@@ -31,22 +31,23 @@ from typing import (
     TypeVar,
 )
 
-from headway.core import CostTable, Policy
+from headway.core.costs import CostTable
 from headway.core.operating.placing import Placement
+from headway.core.policy import Policy
 from headway.errors import Closed, InvalidInput
 from headway.model import Model, TensorModel
-from headway.runtime.batching.assembly import BatcherParts
 from headway.runtime.batching.entrance import Follower, deadline_at, now_here
+from headway.runtime.batching.explaining import Explained, explanation_of
+from headway.runtime.batching.fan_out import FanOut, LongCall
+from headway.runtime.batching.options import BatcherOptions
+from headway.runtime.batching.parts import BatcherParts
 from headway.runtime.batching.statistics import Statistics, statistics_of
 from headway.runtime.calling.inputs import CallOptions
 from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.streams import OpenStream, StreamCall
 from headway.runtime.events import Observer
-from headway.runtime.explaining import Explained, explanation_of
-from headway.runtime.fan_out import FanOut, LongCall
 from headway.runtime.forking import tell_when_forked
 from headway.runtime.jobs.probing import ProbeWatcher
-from headway.runtime.options import BatcherOptions
 
 if TYPE_CHECKING:
     from headway.runtime.workers.process.worker import WorkerStatus

@@ -5,13 +5,15 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headway.core import Scheduler
+from headway.core.batching.scheduler import Scheduler
 from headway.core.operating.placing import place
 from headway.model import Model, TensorModel
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.entrance import Entrance, Follower
 from headway.runtime.batching.making import ModelJobs
+from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.warming import WarmUp
+from headway.runtime.batching.watchdog import Watchdog
 from headway.runtime.calling.callbacks import Callbacks
 from headway.runtime.calling.choosing import runner_for
 from headway.runtime.calling.inputs import InputReader
@@ -19,8 +21,6 @@ from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
 from headway.runtime.events import Observers
 from headway.runtime.forking import left_behind
-from headway.runtime.jobs.watchdog import Watchdog
-from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class BatcherParts:
         self.entrance = Entrance(self.decider, self.inputs, maker, self.followers)
         self.warm_up = WarmUp(self.decider, maker, self.inputs)
         if maker.team is not None:
-            maker.team.attach(self.decider)
+            maker.team.attach(self.decider.losses)
         elif limit_s is not None:
             self._watchdog = Watchdog(self.decider, limit_s=limit_s)
             self.observers.add(self._watchdog)

@@ -3,40 +3,21 @@ such a batch are answered, and once every worker is stuck, queued and new caller
 
 import asyncio
 import logging
-from typing import Protocol
 
-from headway.core.operating.health import Running, find_overdue, is_stuck
+from headway.core.operating.health import find_overdue, is_stuck
 from headway.errors import ModelFailed, NotReady
+from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 60.0  # what callers are told while every worker is stuck
 
 
-class Watched(Protocol):
-    """What it needs of a decider."""
-
-    name: str
-
-    @property
-    def worker_count(self) -> int: ...
-
-    def now(self) -> float: ...
-
-    def running(self) -> list[Running]: ...
-
-    def abandon(self, batch_id: int, error: ModelFailed) -> None: ...
-
-    def give_up(self, error: NotReady) -> None: ...
-
-    def recover(self) -> None: ...
-
-
 class Watchdog:
     """An observer, with one timer for all batches: it is set by a batch that starts while no timer
     runs, and looks at those that run when it expires."""
 
-    def __init__(self, decider: Watched, *, limit_s: float) -> None:
+    def __init__(self, decider: BatchDecider, *, limit_s: float) -> None:
         self._decider = decider
         self._limit_s = limit_s
         self._timer: asyncio.TimerHandle | None = None
@@ -55,10 +36,10 @@ class Watchdog:
         if at is None:
             return
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(max(0.0, at - self._decider.now()), self._look)
+        self._timer = self._loop.call_later(max(0.0, at - self._decider.shell.now()), self._look)
 
     def _look(self) -> None:
-        found = find_overdue(self._decider.running(), self._limit_s, self._decider.now())
+        found = find_overdue(self._decider.running(), self._limit_s, self._decider.shell.now())
         new = found.batch_ids - self._late
         self._late |= new
         name, limit_s = self._decider.name, self._limit_s
@@ -67,13 +48,13 @@ class Watchdog:
             self._decider.abandon(
                 batch_id, ModelFailed(f"{name} did not answer within {limit_s:g} s")
             )
-        if new and is_stuck(len(self._late), self._decider.worker_count):
+        if new and is_stuck(len(self._late), self._decider.pool.present):
             reason = f"{name} is stuck: a batch has been running for more than {limit_s:g} s"
-            self._decider.give_up(NotReady(reason, retry_after_s=_RETRY_S))
+            self._decider.losses.give_up(NotReady(reason, retry_after_s=_RETRY_S))
         self._arm(found.look_at)
 
     def _came_back(self, batch_id: int) -> None:
         if batch_id in self._late:
             self._late.discard(batch_id)
             _log.warning("%s answers again", self._decider.name)
-            self._decider.recover()
+            self._decider.losses.recover()

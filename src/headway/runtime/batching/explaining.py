@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from headway.core.items import Batch
+from headway.runtime.batching.fan_out import LongCall
 from headway.runtime.driving.calls import Call
 from headway.runtime.events import ItemTimes
-from headway.runtime.fan_out import LongCall
 
 Out = TypeVar("Out")
 

@@ -1,9 +1,9 @@
-"""Drives one decider in real time: its lock, its inbox, its timer, its event loop, its end.
+"""Drives one `BatchDecider` in real time: its lock, inbox, timer, event loop and end.
 
 No task runs while nothing happens. Arrivals, work that finishes and the timer each have the decider
 asked what to do, under one lock, from whatever thread they are in: a worker's thread that comes
 back starts the next batch itself, however busy the event loop is. Answers, refusals and events are
-delivered in the event loop, and there only. Decides nothing, and knows neither batches nor tokens.
+delivered in the event loop, and there only. Decides nothing.
 """
 
 import asyncio
@@ -13,25 +13,46 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headway.core.items import Item
 from headway.errors import Closed, HeadwayError, NotReady
 from headway.runtime.driving.calls import Answerable, DirectCall
-from headway.runtime.driving.decider import Arrival, Decider, Decision
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
-from headway.runtime.driving.state import State
 from headway.runtime.driving.timer import Timer
 from headway.runtime.events import Crashed, Event, Observers, Refused, Stopped
 
+if TYPE_CHECKING:
+    from headway.runtime.batching.decider import BatchDecider, BatchDecision
+
+Arrival: TypeAlias = tuple[Item, Any]  # with its `Answerable`
 _log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """How far a shell is in its life. The values end the sentence that a refused caller gets."""
+
+    NEW = "has not been started: use `async with`"
+    OPENING = "is still loading"
+    OPEN = "is open"
+    CLOSING = "is closing"
+    CLOSED = "is closed"
+    CRASHED = "has crashed"
+    FORKED = (
+        "was opened before this process was forked, and works in its parent only: open it in the "
+        "child, after the fork (in a server's start-up hook), or use @headway.batched"
+    )
+
+
 _ALIVE = (State.OPENING, State.OPEN, State.CLOSING)
 
 
-class Shell(Generic[Arrival, Decision]):
+class Shell:
     def __init__(
         self,
         name: str,
-        decider: Decider[Arrival, Decision],
+        decider: "BatchDecider",
         observers: Observers,
         floating: FloatingLoop | None = None,
     ) -> None:
@@ -65,7 +86,7 @@ class Shell(Generic[Arrival, Decision]):
         self._state = state
         self._is_closing = state is State.CLOSING
         self.is_over = state in (State.CLOSED, State.CRASHED, State.FORKED)
-        self._decider.doors_changed()
+        self._decider.entry_changed()
 
     @property
     def takes_calls(self) -> bool:
@@ -75,13 +96,13 @@ class Shell(Generic[Arrival, Decision]):
     def suspend(self, error: NotReady) -> None:
         """Under the lock: no work completes soon. Callers get this error until `resume`."""
         self.suspended = error
-        self._decider.doors_changed()
+        self._decider.entry_changed()
 
     def resume(self) -> None:
         """Work completes again. From any thread."""
         with self.lock:
             self.suspended = None
-            self._decider.doors_changed()
+            self._decider.entry_changed()
         self.drive_soon()
 
     def check_open(self) -> None:
@@ -125,7 +146,7 @@ class Shell(Generic[Arrival, Decision]):
             raise
         self._enter(State.OPEN)
 
-    def after_fork(self, parent: "Shell[Arrival, Decision]") -> None:
+    def after_fork(self, parent: "Shell") -> None:
         """In the child, instead of its parent's: one that opens itself starts over."""
         state = parent.state
         if state is State.NEW or (self.floating is not None and state is State.OPEN):
@@ -195,7 +216,9 @@ class Shell(Generic[Arrival, Decision]):
         elif self.is_over:
             self._turn_away()
 
-    def step(self, note: Callable[[EventLoop], bool]) -> tuple[EventLoop, Decision | None] | None:
+    def step(
+        self, note: Callable[[EventLoop], bool]
+    ) -> "tuple[EventLoop, BatchDecision | None] | None":
         """Something has happened: `note` it under the lock, and decide. From any thread; the
         caller acts on the decision. None: `note` found that it is not so.
 
@@ -215,7 +238,7 @@ class Shell(Generic[Arrival, Decision]):
             self.crashed(crash)
         return event_loop, decision
 
-    def _decide(self) -> Decision | None:
+    def _decide(self) -> "BatchDecision | None":
         """Under the lock. Sets the timer for later."""
         if self.is_over:
             return None
@@ -379,7 +402,7 @@ class Shell(Generic[Arrival, Decision]):
         calls: list[Answerable] = []
         with suppress(IndexError):
             while True:  # one by one: others append meanwhile
-                calls.append(self._decider.caller_of(self.inbox.popleft()))
+                calls.append(self.inbox.popleft()[1])
         return calls
 
     def _turn_away(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar, overload
 
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
-from headway.runtime.batcher import Batcher
-from headway.runtime.options import BatcherOptions
+from headway.runtime.batching.batcher import Batcher
+from headway.runtime.batching.options import BatcherOptions
 
 In = TypeVar("In")
 Out = TypeVar("Out")
