@@ -163,7 +163,7 @@ $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
 	@touch $@
 
-bench: compiled $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes; nothing else running)
+bench: compiled $(VENV)/.bench ## Headway beside its peers and its own limits (up to 40 minutes; nothing else running)
 	@$(BIN)/python -m benchmarks
 
 clean:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.http_overload import CAPACITY, OVERLOAD
+from benchmarks.lab.http_overload import CAPACITY, OVERLOAD
 from benchmarks.report import Bar, Report, machine
 from benchmarks.serving import Running, exchanges_for, grpc_load, serving
 

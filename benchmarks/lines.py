@@ -1,9 +1,10 @@
-"""How many lines of code there are, room by room, at two commits: without blanks, comments,
-docstrings and generated files.
+"""How many lines the sources have, room by room, without generated files: all lines, and those of
+code (no blanks, comments and docstrings).
 
-    python -m benchmarks.lines OLD [NEW]
+    python -m benchmarks.lines [OLD [NEW]]
 
-NEW is the working tree unless it is given. A room is a folder of `src/headway`.
+OLD and NEW are commits. Without NEW: the working tree; without OLD, too: the working tree alone.
+A room is a folder of `src/headway`, and in large packages a folder of those.
 """
 
 import argparse
@@ -15,8 +16,10 @@ import tokenize
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCES = "src/headway"
+LARGE = ("core", "engine", "hosting", "models", "runtime", "server", "wire")
 _NOT_CODE = frozenset(
     [
         *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -26,23 +29,39 @@ _NOT_CODE = frozenset(
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+class Lines(NamedTuple):
+    every: Counter[str]
+    code: Counter[str]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", help="a commit")
+    parser.add_argument("old", nargs="?", help="a commit")
     parser.add_argument("new", nargs="?", help="another; default: the files as they are")
     given = parser.parse_args()
-    old, new = lines_by_room(given.old), lines_by_room(given.new)
-    print(f"{'room':<34}{'old':>8}{'new':>8}")
-    for room in sorted(old | new):
-        print(f"{room:<34}{old[room]:>8}{new[room]:>8}")
-    print(f"{'all':<34}{old.total():>8}{new.total():>8}")
+    new = lines_by_room(given.new)
+    old = new if given.old is None else lines_by_room(given.old)
+    rooms = sorted(old.every | new.every)
+    print(f"{'room':<26}{'lines, old':>12}{'new':>8}{'code, old':>12}{'new':>8}")
+    for room in rooms:
+        figures = old.every[room], new.every[room], old.code[room], new.code[room]
+        print(_row(room, *figures))
+    totals = old.every.total(), new.every.total(), old.code.total(), new.code.total()
+    print(_row("all", *totals))
 
 
-def lines_by_room(commit: str | None) -> Counter[str]:
-    found: Counter[str] = Counter()
+def _row(room: str, *figures: int) -> str:
+    every, of_new, code, of_new_code = figures
+    return f"{room:<26}{every:>12}{of_new:>8}{code:>12}{of_new_code:>8}"
+
+
+def lines_by_room(commit: str | None) -> Lines:
+    found = Lines(Counter(), Counter())
     for path, text in _files(commit).items():
-        if not path.endswith("_pb2.py"):
-            found[_room(path)] += code_lines(text)
+        if "_pb2" not in path:
+            room = _room(path)
+            found.every[room] += text.count("\n")
+            found.code[room] += code_lines(text)
     return found
 
 
@@ -60,9 +79,9 @@ def code_lines(text: str) -> int:
 
 
 def _room(path: str) -> str:
-    inner = path.removeprefix(f"{SOURCES}/")
-    room, is_folder, _ = inner.partition("/")
-    return room if is_folder else "(files)"
+    *folders, _ = path.removeprefix(f"{SOURCES}/").split("/")
+    depth = 2 if folders and folders[0] in LARGE else 1
+    return "/".join(folders[:depth]) or "(files)"
 
 
 def _files(commit: str | None) -> Mapping[str, str]:

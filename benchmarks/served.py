@@ -102,7 +102,7 @@ def encode_answer(values: list[float]) -> bytes:
 def serve_mosec(worker: str, port: int, *, wait_ms: int) -> None:
     import mosec
 
-    from benchmarks import mosec_workers
+    from benchmarks.peers import mosec_workers
 
     sys.argv = ["mosec", "--port", str(port), "--address", "127.0.0.1", "--log-level", "error",
                 "--capacity", "100000", "--timeout", "60000"]  # fmt: skip
@@ -116,7 +116,7 @@ def serve_mosec(worker: str, port: int, *, wait_ms: int) -> None:
 def serve_litserve(port: int) -> None:
     import litserve
 
-    from benchmarks.litserve_api import Embed
+    from benchmarks.peers.litserve_api import Embed
 
     api = Embed(max_batch_size=MAX_BATCH_SIZE, batch_timeout=0.005, api_path="/inference")
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, timeout=False)

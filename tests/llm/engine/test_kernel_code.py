@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.kernel_code import compared
+from benchmarks.lab.kernel_code import compared
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,7 +46,7 @@ def test_what_another_gpu_gets_fits_into_its_memory(
 ) -> None:
     pytest.importorskip("triton", reason="no Triton here: nothing is compiled")
     out = tmp_path / "programs.json"
-    command = [sys.executable, "-m", "benchmarks.kernel_programs", str(out), "--on", device]
+    command = [sys.executable, "-m", "benchmarks.lab.kernel_programs", str(out), "--on", device]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     subprocess.run(

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.chat_right import MOST_GAP, MOST_LOGPROB_GAP, QUESTIONS, Setting, measure
+from benchmarks.lab.chat_right import MOST_GAP, MOST_LOGPROB_GAP, QUESTIONS, Setting, measure
 
 import headway
 
@@ -27,7 +27,7 @@ async def test_it_answers_questions_and_remembers_how_they_begin() -> None:
 
 
 def test_each_token_is_transformers_own_with_each_mechanism_on_and_off() -> None:
-    """Along the engine's own text; `python -m benchmarks chat-right` has every combination."""
+    """Along the engine's own text; `python -m benchmarks.lab chat-right` has every combination."""
     settings = [Setting(*[is_on] * 3) for is_on in (True, False)]
     _, gap, logprob_gap = measure(settings, QUESTIONS[:6], os.environ["TEST_CHAT"])
     assert gap <= MOST_GAP

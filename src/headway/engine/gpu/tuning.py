@@ -1,8 +1,8 @@
 """How the kernels share their work: measured on one GPU, and made to fit on every other.
 
-The table has what `python -m benchmarks.generation_gpu attention-tune fp8-tune adapters` found on
-an H200. Another GPU takes the same, as long as its processors have the memory; else fewer stages,
-then smaller blocks. A table of its own is a line in `TUNED`.
+The table has what `python -m benchmarks.lab.generation_gpu attention-tune fp8-tune adapters` found
+on an H200. Another GPU takes the same, as long as its processors have the memory; else fewer
+stages, then smaller blocks. A table of its own is a line in `TUNED`.
 """
 
 import functools

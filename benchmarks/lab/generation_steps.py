@@ -1,8 +1,8 @@
 """What one step takes: decodes alone, and with prompts beside them; the host's part, and the whole.
 
-`python -m benchmarks.generation_steps [--shapes 8B 1B]`, random weights, contexts of 320 tokens and
-more. `launched` is the time until the host is free again: a step of decodes is one graph, one with
-prompts is launched kernel by kernel. Where that is most of the whole, the host is what limits.
+`python -m benchmarks.lab.generation_steps [--shapes 8B 1B]`, random weights, contexts of 320 tokens
+and more. `launched` is the time until the host is free again: a step of decodes is one graph, one
+with prompts is launched kernel by kernel. Where that is most of the whole, the host is what limits.
 `--shapes tiny` runs on any CPU.
 """
 
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.llama_shapes import SHAPES, save_folder
+from benchmarks.lab.llama_shapes import SHAPES, save_folder
 from benchmarks.report import Report, machine
 from headway.core.generation.step import Decode, Prefill, Step
 

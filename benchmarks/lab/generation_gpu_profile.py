@@ -1,5 +1,5 @@
 """Where the time of a step with prompts goes, and of the way to the first token. On a GPU:
-`python -m benchmarks.generation_gpu profile`.
+`python -m benchmarks.lab.generation_gpu profile`.
 
 `steps`: the host's time to hand a step over and the device's to compute it, launched kernel by
 kernel and as a graph. `kernels`: the device's time by kind of kernel. `products`: the vendor's

@@ -1,4 +1,4 @@
-"""What fewer bits do to a trained model: `python -m benchmarks.perplexity`, on the CPU.
+"""What fewer bits do to a trained model: `python -m benchmarks.lab.perplexity`, on the CPU.
 
 The perplexity of a fixed text under SmolLM2-135M-Instruct (`headway models get chat`) in float32,
 and with the layers' products rounded as the GPU's fp8 rounds them: weights to e4m3 by row,

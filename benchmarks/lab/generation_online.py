@@ -1,9 +1,9 @@
 """Language models online: a real `headway serve`, Poisson arrivals, tokens streamed over HTTP.
 
-`python -m benchmarks.generation_online [--shapes 8B 1B] [--seconds 20] [--runs 1]`, on a machine
-with a GPU (8B: of 24 GB and more). The model has the shape of a published one, and random weights.
-Prompts are 32–512 token ids, answers 8–128 tokens, all lengths exact. vLLM's figures are of vLLM
-0.24.0's engine *without* HTTP, on an H200, taken apart. `--shapes tiny` runs on any CPU.
+`python -m benchmarks.lab.generation_online [--shapes 8B 1B] [--seconds 20] [--runs 1]`, on a
+machine with a GPU (8B: of 24 GB and more). The model has the shape of a published one, and random
+weights. Prompts are 32–512 token ids, answers 8–128 tokens, all lengths exact. vLLM's figures are
+of vLLM 0.24.0's engine *without* HTTP, on an H200, taken apart. `--shapes tiny` runs on any CPU.
 Results are printed as they come; the table follows at the end, or where it breaks off.
 """
 
@@ -26,9 +26,9 @@ from pathlib import Path
 
 import numpy
 
-from benchmarks.llama_shapes import SHAPES, save_folder
+from benchmarks.lab.llama_shapes import SHAPES, save_folder
+from benchmarks.lab.token_load import Seen, TokenLoad, asked_of
 from benchmarks.report import Bar, Report, machine
-from benchmarks.token_load import Seen, TokenLoad, asked_of
 
 RATES: dict[str, tuple[float, ...]] = {"8B": (25, 48, 86), "1B": (60, 125, 225), "tiny": (4, 8)}
 COMPARED = {"8B": 48.0, "tiny": 8.0}  # once more, with every prompt in one step

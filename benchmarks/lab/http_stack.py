@@ -1,6 +1,6 @@
 """What the HTTP stack alone carries: 16 floats in, doubled, out; no batcher, no validation.
 
-    python -m benchmarks.http_stack [--python PATH_WITH_UVICORN] [--seconds 4]
+    python -m benchmarks.lab.http_stack [--python PATH_WITH_UVICORN] [--seconds 4]
 
 Needs `wrk` and `taskset`. The server runs on core 1, wrk on core 0. Not part of `make bench`: the
 figures of docs/decisions/0007-http-stack.md come from here.
@@ -104,7 +104,7 @@ def serve(stack: str, port: int) -> None:
 
 def measure(python: str, stack: str, *, seconds: int) -> None:
     port = 18_300 + STACKS.index(stack)
-    command = ["taskset", "-c", "1", python, "-m", "benchmarks.http_stack", "--serve", stack]
+    command = ["taskset", "-c", "1", python, "-m", "benchmarks.lab.http_stack", "--serve", stack]
     with subprocess.Popen([*command, "--port", str(port)]) as server:
         try:
             time.sleep(2)
@@ -160,7 +160,7 @@ def main() -> None:
     if options.serve:
         serve(options.serve, options.port)
         return
-    os.chdir(Path(__file__).parents[1])
+    os.chdir(Path(__file__).parents[2])
     for stack in options.stacks:
         measure(options.python, stack, seconds=options.seconds)
 

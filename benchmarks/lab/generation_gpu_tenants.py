@@ -12,8 +12,8 @@ from typing import Any
 import numpy
 import torch
 
-from benchmarks.generation_gpu_adapters import RANK
-from benchmarks.generation_gpu_profile import PACED_HEAD, Paced, paced_row, poisson, run_paced
+from benchmarks.lab.generation_gpu_adapters import RANK
+from benchmarks.lab.generation_gpu_profile import PACED_HEAD, Paced, paced_row, poisson, run_paced
 from benchmarks.report import Bar, Report
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling

@@ -1,4 +1,4 @@
-"""`.venv-llm/bin/python -m benchmarks.chat_front`: what a token costs the server's own process.
+"""`.venv-llm/bin/python -m benchmarks.lab.chat_front`: what a token costs the server's own process.
 
 64 streams at once, of few tokens and of many: the difference is what tokens cost, the rest is what
 it takes to open and close a stream. The engine is a process of its own that says letters, and needs
@@ -261,6 +261,6 @@ def main() -> int:
 BENCHMARKS: dict[str, Benchmark] = {"chat-front": front}
 
 if __name__ == "__main__":
-    from benchmarks.chat_front import main as run  # a name that the engine's process can import
+    from benchmarks.lab.chat_front import main as run  # a name that the engine's process can import
 
     sys.exit(run())

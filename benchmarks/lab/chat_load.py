@@ -1,7 +1,7 @@
 """The chat model on the CPU: shared prefixes, long prompts beside streams, tenants that flood.
 
 The production scheduler and engine in one process, driven as the engine's loop drives them, in real
-time, token ids in and out. `.venv-llm/bin/python -m benchmarks chat-prefixes chat-interactive
+time, token ids in and out. `.venv-llm/bin/python -m benchmarks.lab chat-prefixes chat-interactive
 chat-fair`; the model is `headway models get chat`.
 """
 

@@ -1,7 +1,8 @@
 """How many tokens a second the engine generates on the CPU, in process, token ids in and out.
 
-`python -m benchmarks.generation --folder DIR` (a model's folder), or without: SmolLM2-135M's shape
-with random weights, as the peers' scripts use. Prompts of 48 tokens, 64 out; 1, 4, 16, 32 at once.
+`python -m benchmarks.lab.generation --folder DIR` (a model's folder), or without: SmolLM2-135M's
+shape with random weights, as the peers' scripts use. Prompts of 48 tokens, 64 out; 1, 4, 16, 32 at
+once.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Adapters, logits and 8-bit weights on one GPU: stages of `python -m benchmarks.generation_gpu`.
+"""Adapters, logits and 8-bit weights on one GPU: stages of `benchmarks.lab.generation_gpu`.
 
 `logits`: both shapes against transformers in float32. `adapters-right`: a small model, float32:
 mixed and alone, merged weights, graphs on and off. `adapters`: what 8 of rank 16 on all layers cost
@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.generation_gpu_texts import gap_of, texts_of
-from benchmarks.generation_gpu_tuning import graph_us
+from benchmarks.lab.generation_gpu_texts import gap_of, texts_of
+from benchmarks.lab.generation_gpu_tuning import graph_us
 from benchmarks.report import Bar, Report
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling

@@ -1,6 +1,6 @@
 """Every program that the engine launches on a GPU, compiled where there is none:
-`python -m benchmarks.kernel_programs OUT.json [--on GPU] [--stages STAGE …]`; Triton and torch are
-enough.
+`python -m benchmarks.lab.kernel_programs OUT.json [--on GPU] [--stages STAGE …]`; Triton and
+torch are enough.
 
 The engine's own runner is driven over tensors without data, so that shapes, dtypes, tunings and
 alignments are the ones that it launches with. Triton compiles for the GPU instead of launching.
@@ -27,7 +27,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from benchmarks.llama_shapes import SHAPES
+from benchmarks.lab.llama_shapes import SHAPES
 from headway.core.generation.limits import Limits
 from headway.core.generation.step import Decode, Prefill, Step
 from headway.engine.gpu.kernels import adapters as adapter_kernels

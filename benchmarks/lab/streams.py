@@ -103,7 +103,7 @@ async def _grpc(served: Served) -> None:
 
 async def _client(kind: str, address: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.streams", kind, address), stdout=subprocess.PIPE
+        *(sys.executable, "-m", "benchmarks.lab.streams", kind, address), stdout=subprocess.PIPE
     )
     text, _ = await process.communicate()
     assert int(text) > 0, "no tokens came"

@@ -1,7 +1,7 @@
 """What the scheduler of steps costs: 256 sequences of 1,000 blocks each, whatever else is cached.
 
-`python -m benchmarks chat-deciding`; needs no torch. CPU time of `next_step` and of `complete`, the
-scheduler's whole part of a step.
+`python -m benchmarks.lab chat-deciding`; needs no torch. CPU time of `next_step` and of
+`complete`, the scheduler's whole part of a step.
 """
 
 import statistics

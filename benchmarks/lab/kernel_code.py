@@ -1,4 +1,4 @@
-"""Do two commits launch the same machine code on an H200? `python -m benchmarks.kernel_code OLD
+"""Do two commits launch the same machine code on an H200? `python -m benchmarks.lab.kernel_code OLD
 [NEW]`; without NEW, the files as they are. It needs Triton and torch, no GPU.
 
 A figure that was measured with earlier kernels stands for later ones where both compile to the same
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.report import Report
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "src/headway/engine/gpu/kernels"
 
 Programs = dict[tuple[str, str], dict[str, Any]]
@@ -56,7 +56,7 @@ def _compiled(sources: Path) -> dict[str, Any]:
     told = sources.parent / "programs.json"
     path = os.pathsep.join([str(sources), str(ROOT)])
     subprocess.run(
-        [sys.executable, "-m", "benchmarks.kernel_programs", told],
+        [sys.executable, "-m", "benchmarks.lab.kernel_programs", told],
         check=True,
         cwd=sources.parent,
         env={**os.environ, "PYTHONPATH": path},

@@ -1,6 +1,7 @@
 """Is the chat model right? Token by token beside `transformers`, and as JSON where that is asked.
 
-`.venv-llm/bin/python -m benchmarks chat-right chat-json`; the model is `headway models get chat`.
+`.venv-llm/bin/python -m benchmarks.lab chat-right chat-json`; the model is that of
+`headway models get chat`.
 """
 
 import asyncio
@@ -331,8 +332,8 @@ def as_json(quick: bool) -> Report:
             Bar("≥ 95 % end by stop", f"{share:.1%}", share >= 0.95),
         ],
         [
-            f"40 questions (`JSON_40` in benchmarks/chat_right.py), {len(seeds)} answers to each: "
-            "greedy, and with the model's own defaults; at most 256 tokens; all at once"
+            f"40 questions (`JSON_40` in benchmarks/lab/chat_right.py), {len(seeds)} answers to "
+            "each: greedy, and with the model's own defaults; at most 256 tokens; all at once"
         ],
     )
 

@@ -1,4 +1,4 @@
-"""Generation on one GPU, random weights in bf16: `python -m benchmarks.generation_gpu [stage …]`.
+"""Generation on one GPU, random weights, bf16: `python -m benchmarks.lab.generation_gpu [stage …]`.
 
 Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
 engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
@@ -19,15 +19,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from benchmarks import generation_gpu_adapters as more
-from benchmarks import generation_gpu_faults as faults
-from benchmarks import generation_gpu_profile as profiling
-from benchmarks import generation_gpu_tenants as tenants
-from benchmarks import generation_gpu_tuning as tuning
-from benchmarks.generation_gpu_texts import gap_of, texts_of
-from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
+from benchmarks.lab import generation_gpu_adapters as more
+from benchmarks.lab import generation_gpu_faults as faults
+from benchmarks.lab import generation_gpu_profile as profiling
+from benchmarks.lab import generation_gpu_tenants as tenants
+from benchmarks.lab import generation_gpu_tuning as tuning
+from benchmarks.lab.generation_gpu_texts import gap_of, texts_of
+from benchmarks.lab.llama_shapes import SHAPES as ALL_SHAPES
+from benchmarks.lab.trained import BEGINNING, decoded, encoded, greedy, trained
 from benchmarks.report import Bar, Report, machine
-from benchmarks.trained import BEGINNING, decoded, encoded, greedy, trained
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler

@@ -1,4 +1,4 @@
-"""Which tiles the attention kernels are fastest with: `python -m benchmarks.generation_gpu
+"""Which tiles the attention kernels are fastest with: `python -m benchmarks.lab.generation_gpu
 attention-tune`. What it prints belongs into `headway/engine/gpu/tuning.py`.
 
 Every choice is checked against the one in the table before it is timed.

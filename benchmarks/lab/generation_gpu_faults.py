@@ -1,4 +1,4 @@
-"""An error of the device in the middle of answers: stage `crash` of `benchmarks.generation_gpu`."""
+"""A device's error in the middle of answers: stage `crash` of `benchmarks.lab.generation_gpu`."""
 
 import asyncio
 import itertools
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.llama_shapes import save_folder
+from benchmarks.lab.llama_shapes import save_folder
 from benchmarks.report import Bar, Report
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked

@@ -1,4 +1,4 @@
-"""`python -m benchmarks client-calls`: every call of clients that people have, counted one by one.
+"""`python -m benchmarks.lab client-calls`: each call of clients that people have, one by one.
 
 The models are those of the tests; the clients are as they come from PyPI. LiteLLM lives in an
 environment of its own: `make .venv-clients/.ready`, or CLIENTS_PYTHON of another.
@@ -24,7 +24,7 @@ import numpy
 
 from benchmarks.report import Bar, Benchmark, Report
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _TESTS = _ROOT / "tests" / "integration"
 _CLIENT_TESTS = _TESTS / "server" / "compatible"
 _CLIENTS = os.environ.get("CLIENTS_PYTHON", str(_ROOT / ".venv-clients" / "bin" / "python"))

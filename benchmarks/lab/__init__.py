@@ -1,0 +1,1 @@
+"""Benchmarks of single parts, and tools for whoever changes them: `python -m benchmarks.lab`."""

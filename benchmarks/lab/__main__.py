@@ -1,0 +1,48 @@
+"""`python -m benchmarks.lab [name …]`: the benchmarks of single parts, run as the others are."""
+
+import sys
+
+from benchmarks.__main__ import main
+from benchmarks.lab import (
+    chat_deciding,
+    chat_front,
+    chat_load,
+    chat_right,
+    client_calls,
+    composing,
+    faults,
+    gpu,
+    http_overload,
+    lengths,
+    metrics,
+    plain,
+    repository,
+    speech,
+    streams,
+    workers,
+)
+from benchmarks.report import Benchmark
+
+BENCHMARKS: dict[str, Benchmark] = {
+    **composing.BENCHMARKS,
+    **plain.BENCHMARKS,
+    **repository.BENCHMARKS,
+    **http_overload.BENCHMARKS,
+    **metrics.BENCHMARKS,
+    **client_calls.BENCHMARKS,
+    **gpu.BENCHMARKS,
+    **lengths.BENCHMARKS,
+    **faults.BENCHMARKS,
+    **workers.BENCHMARKS,
+    **speech.BENCHMARKS,
+    **streams.BENCHMARKS,
+    **chat_load.BENCHMARKS,
+    **chat_deciding.BENCHMARKS,
+    **chat_front.BENCHMARKS,
+    **chat_right.BENCHMARKS,
+}
+# They need an environment of their own, `.venv-llm`.
+ON_DEMAND = {*chat_load.BENCHMARKS, *chat_front.BENCHMARKS, *chat_right.BENCHMARKS}
+
+if __name__ == "__main__":
+    sys.exit(main("benchmarks.lab", BENCHMARKS, ON_DEMAND))
