@@ -20,6 +20,7 @@ from benchmarks import (
     http_overload,
     lengths,
     metrics,
+    optimum,
     overhead,
     plain,
     repository,
@@ -35,6 +36,7 @@ from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
+    **optimum.BENCHMARKS,
     **grid.BENCHMARKS,
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
