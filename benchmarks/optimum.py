@@ -9,7 +9,7 @@ Policy iteration solves both. Nothing here is shared with the scheduler. Virtual
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from headway.lab.profiles import PowerProfile, batch_seconds, capacity_rps
 from headway.lab.simulate import Outcome, Scenario, simulate
 from headway.lab.workload import ClosedLoop, closed_loop, poisson
 
-Array = NDArray[np.float64]
+Array: TypeAlias = NDArray[Any]
 
 UNBOUNDED = 1_000_000
 MERGED_WITHIN = 20  # batches
@@ -306,7 +306,7 @@ def optimum(quick: bool) -> Report:
     closed_rows, least, merged = zip(*_closed_rows(quick), strict=True)
     enough = sum(each >= 0.97 for each in least)
     return Report(
-        "`auto` with one worker beside the exact optimum: the mean (open), answers a second (closed)",
+        "One worker beside the exact optimum: the mean (open), answers a second (closed)",
         ["model", "traffic", "optimum", "n*", "auto", "worst seed ÷ optimum", "worst seed"],
         [*open_rows, *closed_rows],
         [
