@@ -57,7 +57,7 @@ format: $(VENV)/.ready ## put the code in order
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
 # kserve wants another protobuf than ours, so its client lives apart; the tests run it from there.
-.venv-kserve/.ready .venv-clients/.ready: .venv-%/.ready: tests/integration/server/%-requirements.txt
+.venv-kserve/.ready .venv-clients/.ready: .venv-%/.ready: tests/integration/%-requirements.txt
 	@echo "Setting up $(@D) (once; about a minute) …"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
@@ -112,9 +112,9 @@ soak: compiled ## the same for SECONDS (ten minutes; an hour: make soak SECONDS=
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED) --soak $(SECONDS)
 
 # What was once broken by an attack, beside honest clients, and as tests: three times each.
-ATTACKS := tests/integration/server/test_web_pages.py tests/runtime/test_hostile_objects.py \
+ATTACKS := tests/integration/server/auth/test_web_pages.py tests/runtime/test_hostile_objects.py \
 	tests/runtime/test_calling_oneself.py tests/unit/models/test_grammars.py
-CHAT_ATTACKS := tests/llm/test_grammar_trials.py tests/llm/test_token_charges.py
+CHAT_ATTACKS := tests/llm/models/test_grammar_trials.py tests/llm/hosting/test_token_charges.py
 attacks: compiled .venv-llm/.ready ## every attack three times, with honest clients beside it (15 minutes)
 	@$(BIN)/python -m benchmarks.attacks --all --rounds 3
 	@.venv-llm/bin/python -m benchmarks.attacks --all --stack chat --rounds 3
@@ -127,7 +127,7 @@ $(VENV)/.torch: $(VENV)/.ready
 	@touch $@
 
 test-torch: compiled $(VENV)/.torch ## the torch, transformers and diffusers models, which other targets skip
-	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/test_torch_*.py
+	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/torch_models/test_torch_*.py
 
 .venv-llm/.ready: pyproject.toml
 	@echo "Setting up $(@D) (once; about 1 GB) …"
@@ -156,8 +156,8 @@ exactness: .venv-llm/.ready remove-stale ## tiny models, files and texts: each e
 	@touch $@
 
 test-kernels: .venv-kernels/.ready remove-stale ## the GPU's kernels without one: in Triton's interpreter, and compiled
-	@TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/llm/test_kernels.py \
-		tests/llm/test_gpu_runner.py tests/llm/test_kernel_code.py tests/llm/test_tuning.py
+	@TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/llm/engine/test_kernels.py \
+		tests/llm/engine/test_gpu_runner.py tests/llm/engine/test_kernel_code.py tests/llm/engine/test_tuning.py
 
 $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'

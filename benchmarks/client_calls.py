@@ -25,7 +25,8 @@ import numpy
 from benchmarks.report import Bar, Benchmark, Report
 
 _ROOT = Path(__file__).parents[1]
-_TESTS = _ROOT / "tests" / "integration" / "server"
+_TESTS = _ROOT / "tests" / "integration"
+_CLIENT_TESTS = _TESTS / "server" / "compatible"
 _CLIENTS = os.environ.get("CLIENTS_PYTHON", str(_ROOT / ".venv-clients" / "bin" / "python"))
 _MODELS = {
     "words": "served_models:Words",
@@ -75,7 +76,7 @@ def _serving() -> Iterator[str]:
     text = f"[server]\nport = {port}\ngrpc_port = -1\n" + "".join(
         f'[[models]]\nname = "{name}"\ntarget = "{target}"\n' for name, target in _MODELS.items()
     )
-    path = os.pathsep.join([str(_TESTS), str(_ROOT / "src")])
+    path = os.pathsep.join([str(_TESTS), str(_CLIENT_TESTS), str(_ROOT / "src")])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "headway.toml")
         file.write_text(text)
@@ -175,7 +176,7 @@ def _unpacked(texts: list[str]) -> list[Any]:
 def _hub() -> dict[str, Call]:
     import huggingface_hub
 
-    sys.path.insert(0, str(_TESTS))
+    sys.path[:0] = [str(_TESTS), str(_CLIENT_TESTS)]
     from test_other_servers_clients import PNG
 
     def client(url: str, model: str, **more: Any) -> Any:

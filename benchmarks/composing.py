@@ -6,7 +6,10 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.report import Bar, Report
-from headway.core import Compose, CostTable, Firing, Item, Policy, Run, Scheduler
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Item, Run
+from headway.core.policy import Compose, Firing, Policy
 from headway.lab.profiles import PowerProfile, TokenProfile, packed_capacity_rps
 from headway.lab.simulate import Lengths, Outcome, Scenario, simulate
 from headway.lab.workload import lognormal_sizes, poisson

@@ -14,7 +14,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.hosting.generation.engine import EngineModel
 from headway.models.chat.model import LanguageModel
-from headway.runtime.generating import Output, PlainTokens
+from headway.runtime.generation.loop import Output, PlainTokens
 from headway.runtime.generation.process import EngineProcess
 from headway.runtime.workers.process.options import ProcessOptions
 

@@ -23,8 +23,8 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Decode, Prefill, Step
 from headway.engine.gpu.runner import GpuRunner
-from headway.runtime.generating import Command, EngineLoop, Submit
-from headway.runtime.generating import Report as Told
+from headway.runtime.generation.loop import Command, EngineLoop, Submit
+from headway.runtime.generation.loop import Report as Told
 
 FLOPS = 790e12
 KINDS = {

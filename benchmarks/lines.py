@@ -3,10 +3,7 @@ docstrings and generated files.
 
     python -m benchmarks.lines OLD [NEW]
 
-NEW is the working tree unless it is given. A room is a folder of `src/headway`; hosting and
-signatures were part of the server once, and count as such. What has come since as a feature of its
-own (generation, clients, shapes of other servers) is counted apart, so that it does not hide what
-has become of the code that there was.
+NEW is the working tree unless it is given. A room is a folder of `src/headway`.
 """
 
 import argparse
@@ -20,26 +17,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SOURCES = "src/headway"
-_PARTS_OF = {"hosting": "server", "signature": "server"}
-# Features that came later, by where they are.
-_LATER = {
-    "generation": (
-        *("core/generation", "runtime/generation", "runtime/generating.py", "hosting/generation"),
-        *("engine", "generator.py", "models/chat", "lab/generation.py", "observe/generation.py"),
-        *("server/api/chat_page", "server/service/adapting.py", "server/api/openai/adapters.py"),
-        *("server/api/openai/answers.py", "server/api/openai/asking.py"),
-        *("server/api/openai/chat.py", "server/api/openai/completions.py"),
-        *("server/api/openai/events.py", "server/api/openai/forms_of_answers.py"),
-        *("server/api/openai/logprobs.py", "server/api/openai/own_chat.py"),
-        *("server/api/openai/tokens.py", "server/api/openai/usage.py"),
-        *("server/api/openapi/generating.py", "runtime/adapters.py"),
-    ),
-    "clients and other servers": (
-        *("client", "compat", "wiring.py", "single.py", "server/embedded.py"),
-        *("server/api/cohere.py", "server/api/huggingface.py", "server/api/instances.py"),
-        *("server/api/openapi/compatible.py", "testing/serving.py"),
-    ),
-}
 _NOT_CODE = frozenset(
     [
         *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -58,9 +35,6 @@ def main() -> None:
     print(f"{'room':<34}{'old':>8}{'new':>8}")
     for room in sorted(old | new):
         print(f"{room:<34}{old[room]:>8}{new[room]:>8}")
-    kept = sum(new[room] for room in old)
-    print(f"{'rooms of then':<34}{old.total():>8}{kept:>8}  {kept / old.total() - 1:+.1%}")
-    print(f"{'later':<34}{0:>8}{new.total() - kept:>8}")
     print(f"{'all':<34}{old.total():>8}{new.total():>8}")
 
 
@@ -87,11 +61,8 @@ def code_lines(text: str) -> int:
 
 def _room(path: str) -> str:
     inner = path.removeprefix(f"{SOURCES}/")
-    for feature, places in _LATER.items():
-        if any(inner == place or inner.startswith(f"{place}/") for place in places):
-            return f"later: {feature}"
     room, is_folder, _ = inner.partition("/")
-    return _PARTS_OF.get(room, room) if is_folder else "(files)"
+    return room if is_folder else "(files)"
 
 
 def _files(commit: str | None) -> Mapping[str, str]:

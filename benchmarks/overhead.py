@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from benchmarks.report import Bar, Report
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
 
 Submit: TypeAlias = Callable[[int], Awaitable[int]]
 CALLERS = (1, 64, 1024)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import Bar, Report
-from headway.core import Firing
+from headway.core.policy import Firing
 from headway.lab.oracle import best_of, oracle, replay_window, score_grid
 from headway.lab.profiles import PowerProfile, batch_seconds, capacity_rps
 from headway.lab.report import plot_adaptation

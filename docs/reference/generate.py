@@ -2,7 +2,7 @@
 
     python docs/reference/generate.py
 
-`tests/integration/test_references.py` fails where one of them is not what this would write.
+`tests/integration/documents/test_references.py` fails where one is not what this would write.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from headway.config import (
 from headway.flags import described
 from headway.hosting.registry import Registry
 from headway.observe.metrics import Metrics
-from headway.server.api import metrics
-from headway.server.api.openapi.document import document_of
+from headway.server.families import metrics
+from headway.server.families.openapi.document import document_of
 from headway.server.run import routes_of
 from headway.server.service.inference import Inference
 from headway.server.service.routes import Route

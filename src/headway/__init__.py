@@ -7,7 +7,7 @@ more. That is what an inference server tunes, and what this package decides for 
 import headway.compiled  # noqa: F401 -- first: it refuses a core that is out of date
 from headway import events
 from headway.client import AsyncClient, Client
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.errors import (
     Closed,
     ConfigError,
@@ -23,8 +23,8 @@ from headway.errors import (
 from headway.generator import Generator
 from headway.model import END, Cancel, Model, ModelHandle, Tensor, TensorModel
 from headway.observe.metrics import Metrics
-from headway.runtime.batcher import Batcher
-from headway.runtime.decorator import BatchedFunction, batched
+from headway.runtime.batching.batcher import Batcher
+from headway.runtime.batching.decorator import BatchedFunction, batched
 from headway.single import single
 from headway.wiring import asgi, serve
 

@@ -3,7 +3,7 @@
 Defined in `headway.runtime.events` and `headway.core`; this is where users import them from.
 """
 
-from headway.core import Batch, FireReason, Item
+from headway.core.items import Batch, FireReason, Item
 from headway.runtime.events import (
     BatchFinished,
     BatchLost,

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 from headway.core.generation.sequence import Finished
 from headway.core.generation.wishes import wishes_of
 from headway.errors import Closed, ConfigError
-from headway.runtime.adapters import AdapterBook
 from headway.runtime.batching.entrance import deadline_at
 from headway.runtime.calling.inputs import check_tenant, priority_of
-from headway.runtime.generating import GenerationLoad, Output, StepRunner
+from headway.runtime.generation.adapter_book import AdapterBook
+from headway.runtime.generation.loop import GenerationLoad, Output, StepRunner
 from headway.runtime.generation.thread import GenerationThread
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ class FragileWorker(InlineWorker):
         if self._busy is not None and not self._busy.done():
             self._busy.set_exception(WorkerLost(reason, out_of_memory=out_of_memory))
         else:
-            self._decider.worker_left(self)
+            self._decider.losses.worker_left(self)
         loop = asyncio.get_running_loop()
         self._restart = loop.call_later(self._restart_s, self._back)
 
@@ -99,7 +99,7 @@ class FragileWorker(InlineWorker):
     def _back(self) -> None:
         self.is_alive = True
         self.is_frozen = False
-        self._decider.worker_back(self)
+        self._decider.losses.worker_back(self)
 
 
 def _settle(future: "asyncio.Future[None]") -> None:

@@ -312,7 +312,7 @@ async def test_a_model_that_is_given_up_refuses_until_a_worker_is_back() -> None
         worker.die()
         waiting = [asyncio.create_task(batcher.submit(n)) for n in range(3)]
         await asyncio.sleep(1.0)
-        batcher.decider.give_up(NotReady("its worker died too often", retry_after_s=30.0))
+        batcher.decider.losses.give_up(NotReady("its worker died too often", retry_after_s=30.0))
         for result in await asyncio.gather(*waiting, return_exceptions=True):
             assert type(result) is NotReady
             assert result.retry_after_s == 30.0
@@ -329,7 +329,7 @@ async def test_closing_a_model_that_was_given_up_takes_no_time() -> None:
         task = asyncio.create_task(batcher.submit(1))
         closing = asyncio.create_task(batcher.close())
         await asyncio.sleep(1.0)
-        batcher.decider.give_up(NotReady("its worker died too often"))
+        batcher.decider.losses.give_up(NotReady("its worker died too often"))
         await closing
         assert now() == pytest.approx(1.0)
         assert isinstance(task.exception(), NotReady)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fragile import FragileBatcher, FragileWorker
 
-from headway.core import Batch, Item
+from headway.core.items import Batch, Item
 from headway.errors import (
     HeadwayError,
 )

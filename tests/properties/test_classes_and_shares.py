@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from headway.core import Firing, Priority
+from headway.core.items import Priority
+from headway.core.policy import Firing
 from headway.lab import workload
 from headway.lab.profiles import PowerProfile
 from headway.lab.simulate import Callers, Scenario, simulate

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.core import Firing
+from headway.core.policy import Firing
 from headway.lab.oracle import best_of, score_grid
 from headway.lab.simulate import Outcome, simulate
 from headway.lab.worlds import Clients, Curve, World

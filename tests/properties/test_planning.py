@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core import Batch, CostTable, Item, Policy, Priority, Refuse, Run, Scheduler, Wait
 from headway.core.batching.planning import (
     Limits,
     Planner,
@@ -17,7 +16,10 @@ from headway.core.batching.planning import (
     price_of_a_row,
     shape_at,
 )
-from headway.core.costs import Costs
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import Costs, CostTable
+from headway.core.items import Batch, Item, Priority, Refuse, Run, Wait
+from headway.core.policy import Policy
 from headway.core.queueing.priority import FLOOR
 from headway.errors import QueueFull
 

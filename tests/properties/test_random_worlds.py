@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.core import Firing
+from headway.core.policy import Firing
 from headway.lab.oracle import Fixed, score_grid
 from headway.lab.profiles import Noise
 from headway.lab.simulate import simulate

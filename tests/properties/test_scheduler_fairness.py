@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core import Item, Policy, Run, Scheduler
+from headway.core.batching.scheduler import Scheduler
+from headway.core.items import Item, Run
+from headway.core.policy import Policy
 
 WEIGHTS = st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0, 10.0])
 ROWS = st.lists(st.integers(1, 4), min_size=1, max_size=6)

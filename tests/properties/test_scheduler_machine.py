@@ -22,23 +22,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headway.core import (
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.faults.fitting import Misfit
+from headway.core.items import (
     Batch,
-    CostTable,
     FireReason,
-    Firing,
     Item,
-    Order,
-    Policy,
     Priority,
     RefusalReason,
     Refuse,
     Run,
-    Scheduler,
     Wait,
     split,
 )
-from headway.core.faults.fitting import Misfit
+from headway.core.policy import Firing, Order, Policy
 from headway.errors import DeadlineExceeded, InputTooLarge, QueueFull, Shed
 
 TENANTS = ["", "a", "b", "c"]

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core import Firing, Item, Policy, Priority, Run, Scheduler, Wait
+from headway.core.batching.scheduler import Scheduler
+from headway.core.items import Item, Priority, Run, Wait
+from headway.core.policy import Firing, Policy
 
 POLICIES = {
     "auto": Policy(max_batch_size=4),

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headway.core import CostTable, Item, Policy, Priority, Run, Scheduler, Wait, probe_rows
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable, probe_rows
+from headway.core.items import Item, Priority, Run, Wait
+from headway.core.policy import Policy
 from headway.core.queueing.priority import FLOOR
 from headway.errors import HeadwayError
 

@@ -10,21 +10,11 @@ import random
 
 import pytest
 
-from headway.core import (
-    Batch,
-    CostTable,
-    Firing,
-    Item,
-    Order,
-    Policy,
-    Priority,
-    Refuse,
-    Run,
-    Scheduler,
-    split,
-)
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
 from headway.core.faults.fitting import Misfit
-from headway.core.policy import Compose
+from headway.core.items import Batch, Item, Priority, Refuse, Run, split
+from headway.core.policy import Compose, Firing, Order, Policy
 from headway.errors import ConfigError, HeadwayError
 
 ROWS = [(1,), (1, 2, 4, 8, 16, 32, 64), (1, 4), (2, 16), (3,), tuple(range(1, 40))]

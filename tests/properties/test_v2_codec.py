@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as numpy_strategies
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
-from headway.server.api.v2 import codec
+from headway.server.families.v2 import codec
 from headway.server.service.dtypes import BF16, BYTES, DATATYPES, Datatype
 from headway.server.service.requests import InferRequest, check_outputs
 from headway.server.service.tensors import Array, TensorSignature, narrow, widen

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headway import Tensor
 from headway.errors import HeadwayError
-from headway.server.api.v2 import codec
-from headway.server.api.v2.direct import direct_codec
+from headway.server.families.v2 import codec
+from headway.server.families.v2.direct import direct_codec
 from headway.server.service.tensors import TensorSignature
 
 SIGNATURE = TensorSignature(

@@ -7,7 +7,7 @@ from typing import Any, cast
 from headway.core.generation.limits import Limits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.errors import UnknownModel
-from headway.runtime.generation.adapting import (
+from headway.runtime.generation.loaded_adapters import (
     AdapterRead,
     AdapterStore,
     LoadAdapter,

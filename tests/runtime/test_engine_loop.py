@@ -11,8 +11,8 @@ from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.runtime import generating
-from headway.runtime.generating import Command, EngineLoop, Report, Submit
+from headway.runtime.generation import loop as engine_loop
+from headway.runtime.generation.loop import Command, EngineLoop, Report, Submit
 
 STEP_S = 0.01
 LIMITS = Limits(blocks=100, max_sequences=8, step_tokens=64, max_stretch=50.0)
@@ -94,7 +94,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch, *commands: tuple[float, Command], fails_at: int = -1
 ) -> tuple[Device, list[Report]]:
     clock = Clock(list(commands))
-    monkeypatch.setattr(generating, "time", clock)
+    monkeypatch.setattr(engine_loop, "time", clock)
     device, reports = Device(clock), list[Report]()
     device.fails_at = fails_at
     EngineLoop(device, clock, reports.append).run()
@@ -140,7 +140,7 @@ def test_an_error_of_the_device_ends_the_loop_and_fails_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock([submit(1, 0.0, tokens=20), submit(2, 0.0)])
-    monkeypatch.setattr(generating, "time", clock)
+    monkeypatch.setattr(engine_loop, "time", clock)
     device, reports = Device(clock), list[Report]()
     device.fails_at, device.fails_with = 5, "CUDA error: device-side assert triggered"
     loop = EngineLoop(device, clock, reports.append)

@@ -8,7 +8,7 @@ import pytest
 
 import headway
 from headway import Tensor
-from headway.core import FireReason
+from headway.core.items import FireReason
 from headway.testing import FakeModel
 
 

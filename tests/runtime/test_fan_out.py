@@ -17,7 +17,7 @@ from headway import (
     Tensor,
     TensorModel,
 )
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.runtime.events import Refused
 from headway.testing import FakeModel, GatedModel, Recorder, now
 

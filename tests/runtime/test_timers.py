@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from headway import Batcher
-from headway.core import Action, Scheduler
+from headway.core.batching.scheduler import Scheduler
+from headway.core.items import Action
 
 uvloop = pytest.importorskip("uvloop")
 

@@ -11,7 +11,7 @@ from headway import config
 from headway.config import Config, ModelConfig, ServerConfig, load, read
 from headway.errors import ConfigError
 from headway.flags import flags, resolve
-from headway.runtime.options import BatcherOptions
+from headway.runtime.batching.options import BatcherOptions
 
 ONE: dict[str, Any] = {"models": [{"name": "m", "target": "app:M"}]}
 TWO = """

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headway.core import FireReason
+from headway.core.items import FireReason
 from headway.errors import HeadwayError
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
 from headway.runtime.events import BatchFinished, Event
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ def generator_of(config: "ModelConfig") -> "ServedGenerator":
 
 def answer_of(served: "ServedGenerator") -> Callable[[Any], Awaitable[bytes]]:
     from headway.hosting.registry import Ask
-    from headway.server.api.plain.handlers import json_of
+    from headway.server.families.plain.handlers import json_of
 
     async def answer(value: Any) -> bytes:
         prompt, wishes = prompt_of(value)

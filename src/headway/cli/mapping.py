@@ -156,7 +156,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
 
 def _answer_of(served: "Served") -> "Callable[[Any], Awaitable[bytes]]":
     from headway.hosting.registry import PLAIN
-    from headway.server.api.plain.handlers import json_of
+    from headway.server.families.plain.handlers import json_of
 
     async def answer(value: Any) -> bytes:
         return json_of(await served.predict(value, PLAIN))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headway.cli import simulate_flags as flags
 from headway.cli import simulate_generation
 from headway.cli.simulate_scenarios import Composing, check_batch_sizes, naming, points_of
-from headway.core import Compose, Order
+from headway.core.policy import Compose, Order
 from headway.lab import report
 from headway.lab.profiles import NOISE_LAWS, Noise
 from headway.lab.report import Result

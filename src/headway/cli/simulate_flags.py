@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.core import Compose, Firing, Priority
-from headway.core.policy import read_buckets
+from headway.core.items import Priority
+from headway.core.policy import Compose, Firing, read_buckets
 from headway.errors import ConfigError
 from headway.lab import workload
 from headway.lab.profiles import NOISE_LAWS, Noise, PowerProfile

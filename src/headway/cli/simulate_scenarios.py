@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from headway.cli import simulate_flags as flags
-from headway.core import Compose, CostTable, Firing, Order
+from headway.core.costs import CostTable
+from headway.core.policy import Compose, Firing, Order
 from headway.errors import ConfigError
 from headway.lab import workload
 from headway.lab.oracle import oracle

@@ -89,7 +89,6 @@ class FireReason(StrEnum):
     IDLE = "idle"  # a worker was free, and waiting was not expected to pay
     LINGER = "linger"  # waited for company as long as that paid
     ALL_HERE = "everyone"  # all callers seen lately are already here
-    EVERYONE = "everyone"  # the older name of ALL_HERE
     WINDOW = "window"  # the oldest has waited its window
     DEADLINE = "deadline"  # later would be too late for one of them
     DRAIN = "drain"  # the scheduler is closing

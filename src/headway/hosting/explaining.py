@@ -4,11 +4,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from headway.core import Batch
+from headway.core.items import Batch
 from headway.hosting.generation.pieces import Met
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
+from headway.runtime.batching.explaining import Explanation
 from headway.runtime.events import ItemTimes
-from headway.runtime.explaining import Explanation
 
 HEADER = "Headway-Batch"
 _YES = frozenset(["1", "true", "yes", "on"])

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headway.config import ModelConfig, check_kind
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.core.operating.health import Health, health_of
 from headway.errors import (
     ConfigError,
@@ -46,7 +46,7 @@ from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import EventLoop

@@ -12,9 +12,9 @@ from headway.config import ModelConfig, default_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError
 from headway.model import BatchesOnRequest, Model, Tensor, TensorModel, overrides
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
+from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.calling.choosing import runner_for
-from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Signature, signature_of
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.hosting.registry import ServedModel
 from headway.hosting.warm_up import Beside
 from headway.runtime.events import Observer

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.errors import ConfigError
 from headway.machine import device_name
 

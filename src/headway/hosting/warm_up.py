@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy
 
-from headway.core import CostTable, probe_rows
+from headway.core.costs import CostTable, probe_rows
 from headway.errors import ConfigError, HeadwayError
 from headway.hosting.registry import Array
 from headway.hosting.tables import TableStore
 from headway.machine import PeakMeter, free_bytes
 from headway.model import Tensor
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
 from headway.runtime.calling.faults import is_out_of_memory
 from headway.runtime.calling.threads import run_in_thread
 

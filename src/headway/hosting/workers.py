@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.hosting.registry import WorkerLine
-from headway.runtime.batcher import Batcher
+from headway.runtime.batching.batcher import Batcher
 
 
 def lines_of(name: str, version: str, batcher: Batcher[Any, Any]) -> list[WorkerLine]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from headway.core import Compose, Firing, Policy
+from headway.core.policy import Compose, Firing, Policy
 from headway.lab.profiles import doubled
 from headway.lab.replay import Fixed, Replay, replay_window
 from headway.lab.simulate import Outcome, Scenario, percentile_s, simulate

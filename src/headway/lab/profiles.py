@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.core import CostTable, next_probe, probe_rows
+from headway.core.costs import CostTable, next_probe, probe_rows
 from headway.errors import ConfigError
 
 _PROBE_REPEATS = 5

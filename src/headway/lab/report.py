@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.core import FireReason
+from headway.core.items import FireReason
 from headway.errors import ConfigError
 from headway.lab.simulate import Outcome
 

@@ -15,20 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.core import (
-    Batch,
-    Compose,
-    CostTable,
-    FireReason,
-    Firing,
-    Item,
-    Order,
-    Policy,
-    Priority,
-    Run,
-    Scheduler,
-    Wait,
-)
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Batch, FireReason, Item, Priority, Run, Wait
+from headway.core.policy import Compose, Firing, Order, Policy
 from headway.errors import Unavailable
 from headway.lab.profiles import (
     Noise,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.core import Firing
+from headway.core.policy import Firing
 from headway.lab import workload
 from headway.lab.oracle import Fixed, Score, best_of, score_grid
 from headway.lab.profiles import (

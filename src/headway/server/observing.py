@@ -15,9 +15,9 @@ from headway.observe.metrics import Metrics
 from headway.observe.stages import StageTally
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
-from headway.runtime.batcher import Batcher
-from headway.server.api.metrics import MetricsPage
+from headway.runtime.batching.batcher import Batcher
 from headway.server.app import App, AppWrapper, Handle
+from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of
 from headway.version import VERSION
 from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, StreamResponse

@@ -20,9 +20,14 @@ from headway.hosting.time_limit import TimeLimited
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
-from headway.server.api import admin, cohere, draining, huggingface, instances
-from headway.server.api.chat_page import handlers as chat_page
-from headway.server.api.openai import (
+from headway.server.app import App
+from headway.server.auth.gates import http_gate
+from headway.server.auth.guard import Guard
+from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
+from headway.server.cors import CorsApp
+from headway.server.families import admin, cohere, draining, huggingface, instances
+from headway.server.families.chat_page import handlers as chat_page
+from headway.server.families.openai import (
     adapters,
     audio,
     chat,
@@ -32,15 +37,10 @@ from headway.server.api.openai import (
     rerank,
     tokens,
 )
-from headway.server.api.openai import model_list as model_list
-from headway.server.api.openapi import handlers as openapi
-from headway.server.api.plain import handlers as plain
-from headway.server.api.v2 import handlers as v2
-from headway.server.app import App
-from headway.server.auth.gates import http_gate
-from headway.server.auth.guard import Guard
-from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
-from headway.server.cors import CorsApp
+from headway.server.families.openai import model_list as model_list
+from headway.server.families.openapi import handlers as openapi
+from headway.server.families.plain import handlers as plain
+from headway.server.families.v2 import handlers as v2
 from headway.server.garbage import GarbagePauses
 from headway.server.observing import Observing
 from headway.server.pages import PagesApp

@@ -15,7 +15,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed, HeadwayError, InputTooLarge, NotReady, Poison, UnknownModel
-from headway.runtime.generating import Output, PlainTokens
+from headway.runtime.generation.loop import Output, PlainTokens
 from headway.runtime.generation.process import EngineProcess
 from headway.runtime.workers.process.options import ProcessOptions
 from headway.testing.generation import next_token

@@ -6,22 +6,21 @@ from contextlib import suppress
 
 import pytest
 
-from headway.core import (
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import (
     Batch,
-    CostTable,
-    Firing,
     Item,
-    Policy,
     Priority,
     Refusal,
     RefusalReason,
     Refuse,
     Run,
-    Scheduler,
     Wait,
-    refusal_error,
     split,
 )
+from headway.core.policy import Firing, Policy
+from headway.core.queueing.admission import refusal_error
 from headway.errors import DeadlineExceeded, InputTooLarge, QueueFull, Shed
 
 LINEAR = CostTable(rows=(1, 4), sizes=None, seconds=((0.010,), (0.040,)))

@@ -1,19 +1,10 @@
 import pytest
 
-from headway.core import (
-    Batch,
-    Compose,
-    CostTable,
-    FireReason,
-    Firing,
-    Item,
-    Policy,
-    Run,
-    Scheduler,
-    Wait,
-)
 from headway.core.batching.buckets import LONGER, Buckets
-from headway.core.policy import read_buckets
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Batch, FireReason, Item, Run, Wait
+from headway.core.policy import Compose, Firing, Policy, read_buckets
 from headway.errors import ConfigError
 
 ROWS, SIZES = (1, 2, 4, 8), (8, 64, 512)

@@ -1,20 +1,9 @@
 import pytest
 
-from headway.core import (
-    Batch,
-    Compose,
-    CostTable,
-    FireReason,
-    Firing,
-    Item,
-    Order,
-    Policy,
-    Priority,
-    RefusalReason,
-    Refuse,
-    Run,
-    Scheduler,
-)
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Batch, FireReason, Item, Priority, RefusalReason, Refuse, Run
+from headway.core.policy import Compose, Firing, Order, Policy
 from headway.errors import Shed
 
 LINEAR = CostTable(rows=(1, 4), sizes=None, seconds=((0.010,), (0.040,)))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 
-from headway.core import Costs, CostTable, next_probe, probe_rows
+from headway.core.costs import Costs, CostTable, next_probe, probe_rows
 from headway.core.costs.sizes import planning_curve
 from headway.errors import ConfigError
 

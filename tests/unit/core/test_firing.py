@@ -6,20 +6,10 @@ from collections import Counter
 
 import pytest
 
-from headway.core import (
-    Batch,
-    CostTable,
-    FireReason,
-    Firing,
-    Item,
-    Policy,
-    Priority,
-    Refuse,
-    Run,
-    Scheduler,
-    Wait,
-    probe_rows,
-)
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable, probe_rows
+from headway.core.items import Batch, FireReason, Item, Priority, Refuse, Run, Wait
+from headway.core.policy import Firing, Policy
 
 FLAT_10_MS = CostTable(rows=(1, 64), sizes=None, seconds=((0.010,), (0.010,)))
 

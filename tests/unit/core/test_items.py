@@ -2,7 +2,9 @@ import itertools
 
 import pytest
 
-from headway.core import Compose, Firing, Item, Policy, Run, Scheduler, split
+from headway.core.batching.scheduler import Scheduler
+from headway.core.items import Item, Run, split
+from headway.core.policy import Compose, Firing, Policy
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from headway.core import Firing, Item, Order, Policy, Run, Scheduler
-from headway.core.policy import choice
+from headway.core.batching.scheduler import Scheduler
+from headway.core.items import Item, Run
+from headway.core.policy import Firing, Order, Policy, choice
 from headway.errors import ConfigError
 
 WINDOW = {"firing": Firing.WINDOW}

@@ -1,6 +1,9 @@
 """Workers that are not alike."""
 
-from headway.core import Batch, CostTable, Item, Policy, Run, Scheduler, Wait
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Batch, Item, Run, Wait
+from headway.core.policy import Policy
 
 TIMES = (1.0, 3.0)  # how many times as long a batch takes on each worker
 SECONDS = 0.010

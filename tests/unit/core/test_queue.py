@@ -3,8 +3,10 @@ import math
 
 import pytest
 
-from headway.core import Item, Order, Policy, Priority, Run, Scheduler
 from headway.core.batching.planning import shelf_of
+from headway.core.batching.scheduler import Scheduler
+from headway.core.items import Item, Priority, Run
+from headway.core.policy import Order, Policy
 from headway.core.queueing.lanes import OVERTAKE_ROWS, arrival_of
 from headway.core.queueing.queue import FairLane, Queue
 from headway.core.queueing.shelves import SLACK

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.core import CostTable, Policy, probe_rows
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal, Setting
 from headway.core.batching.replay import Surge, Sustained
 from headway.core.batching.sizing import Sizing
-from headway.core.costs import Costs
+from headway.core.costs import Costs, CostTable, probe_rows
+from headway.core.policy import Policy
 
 Curve = Callable[[int], float]
 

@@ -2,20 +2,10 @@ import math
 
 import pytest
 
-from headway.core import (
-    Batch,
-    CostTable,
-    FireReason,
-    Firing,
-    Item,
-    Policy,
-    Priority,
-    RefusalReason,
-    Refuse,
-    Run,
-    Scheduler,
-    Wait,
-)
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Batch, FireReason, Item, Priority, RefusalReason, Refuse, Run, Wait
+from headway.core.policy import Firing, Policy
 from headway.errors import HeadwayError, QueueFull
 
 FLAT = CostTable(rows=(1, 4), sizes=None, seconds=((0.010,), (0.010,)))

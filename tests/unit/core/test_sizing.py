@@ -7,7 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from headway.core import Batch, CostTable, Item, Policy, Run, Scheduler, Wait, probe_rows
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable, probe_rows
+from headway.core.items import Batch, Item, Run, Wait
+from headway.core.policy import Policy
 from headway.errors import Shed
 
 

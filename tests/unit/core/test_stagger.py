@@ -2,9 +2,8 @@
 
 import pytest
 
-from headway.core import CostTable, probe_rows
 from headway.core.batching.stagger import Stagger
-from headway.core.costs import Costs
+from headway.core.costs import Costs, CostTable, probe_rows
 
 
 def batch_s(rows: int) -> float:

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from headway.core import Batch, FireReason, Item
 from headway.core.faults.fitting import Misfit
 from headway.core.faults.suspects import Suspects, Verdict
+from headway.core.items import Batch, FireReason, Item
 
 MOST = 16
 

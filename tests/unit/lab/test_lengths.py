@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.core import Compose, CostTable, Firing
+from headway.core.costs import CostTable
+from headway.core.policy import Compose, Firing
 from headway.errors import ConfigError
 from headway.lab import workload
 from headway.lab.profiles import (

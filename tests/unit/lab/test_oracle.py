@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from headway.core import Firing
+from headway.core.policy import Firing
 from headway.lab import workload
 from headway.lab.oracle import (
     Fixed,

@@ -3,7 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from headway.core import CostTable, FireReason, Firing
+from headway.core.costs import CostTable
+from headway.core.items import FireReason
+from headway.core.policy import Firing
 from headway.errors import ConfigError
 from headway.lab import workload
 from headway.lab.profiles import (

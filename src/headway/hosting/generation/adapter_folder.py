@@ -9,8 +9,8 @@ from typing import Self
 
 from headway.config import ModelConfig
 from headway.errors import ConfigError, HeadwayError
-from headway.runtime.adapters import NAME, AdapterBook
 from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.generation.adapter_book import NAME, AdapterBook
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 2.0

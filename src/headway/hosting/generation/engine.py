@@ -12,7 +12,7 @@ from headway.model import Model
 from headway.models.chat.grammars import Grammars, Vocabulary
 from headway.models.chat.model import LanguageModel
 from headway.runtime.calling.faults import is_out_of_memory
-from headway.runtime.generating import StepRunner
+from headway.runtime.generation.loop import StepRunner
 from headway.runtime.workers.process.channel import Channel
 
 

@@ -26,9 +26,9 @@ from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
-from headway.runtime.adapters import AdapterBook, Answer
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
-from headway.runtime.generating import Output, PlainTokens, parted
+from headway.runtime.generation.adapter_book import AdapterBook, Answer
+from headway.runtime.generation.loop import Output, PlainTokens, parted
 
 _SEEDS = 1 << 63
 _new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.__new__, Piece))

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headway.config import ModelConfig, check_kind
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.core.generation.wishes import NAMES, wishes_of
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place_engine
@@ -36,12 +36,12 @@ from headway.hosting.warm_up import Beside
 from headway.model import Tensor
 from headway.models.chat.model import ENGINE_MODULE, LanguageModel
 from headway.observe.generation import GenerationNow, GenerationRecorder
-from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
-from headway.runtime.generating import StepRunner
+from headway.runtime.generation.adapter_book import AdapterBook
+from headway.runtime.generation.loop import StepRunner
 from headway.runtime.generation.thread import GenerationThread
 from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES

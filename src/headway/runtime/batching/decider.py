@@ -1,41 +1,31 @@
-"""Request-level batching, as a shell drives it: starts batches, takes them back, answers callers.
+"""Obeys the scheduler, as its shell drives it: starts batches, takes them back, answers callers.
 
-The scheduler decides; this obeys. What happens to callers before they are queued is in
+What happens to callers before they are queued is in
 `entrance.py`; what becomes of workers that are lost, in `losses.py`.
 """
 
 import functools
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from headway.core import Batch, CostTable, Item, Refusal, Refuse, Run, Scheduler, refusal_error
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Batch, Refusal, Refuse, Run
 from headway.core.operating.health import Running
+from headway.core.queueing.admission import refusal_error
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
 from headway.runtime.batching.losses import Losses
+from headway.runtime.batching.making import ModelJobs
 from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.room import Room
+from headway.runtime.batching.shell import Arrival, Shell
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import is_error, name_of, readable, text_of
 from headway.runtime.driving.calls import Answerable
-from headway.runtime.driving.decider import Decider
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
-from headway.runtime.driving.shell import Shell
-from headway.runtime.events import BatchFinished, BatchStarted, Event, Observers, OutOfMemory
-from headway.runtime.jobs.jobs import BatchJob, Done, Job, Worker
-
-
-class JobMaker(Protocol):
-    """Makes workers, and jobs for them."""
-
-    def make_workers(
-        self, event_loop: EventLoop, current_loop: Callable[[], EventLoop]
-    ) -> list[Worker]: ...
-
-    def make_job(
-        self, batch: Batch, calls: list[Any], worker: Worker, event_loop: EventLoop, done: Done
-    ) -> BatchJob: ...
+from headway.runtime.events import BatchFinished, BatchStarted, Observers, OutOfMemory
+from headway.runtime.jobs.jobs import BatchJob, Job
 
 
 class BatchDecision(NamedTuple):
@@ -44,12 +34,15 @@ class BatchDecision(NamedTuple):
     event_loop: EventLoop  # of the refused callers
 
 
-class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
+class BatchDecider:
+    """Its shell calls it under the shell's lock, where no user code may run, unless a method says
+    otherwise. What it raises there ends the shell as a crash."""
+
     def __init__(
         self,
         name: str,
         scheduler: Scheduler,
-        maker: JobMaker,
+        maker: ModelJobs,
         observers: Observers,
         floating: FloatingLoop | None = None,
     ) -> None:
@@ -61,9 +54,9 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         self._maker = maker
         self._observers = observers
         self._free_workers, self._away = self.pool.free, self.pool.away
-        self.shell: Shell[tuple[Item, Any], BatchDecision] = Shell(name, self, observers, floating)
+        self.shell = Shell(name, self, observers, floating)
         self.room = Room(self.shell, self.queue)
-        self.losses = Losses(self.shell, self.queue, self.pool, self.jobs, self.doors_changed)
+        self.losses = Losses(self.shell, self.queue, self.pool, self.jobs, self.entry_changed)
 
     # ---- what the shell asks for
 
@@ -72,10 +65,13 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         return self.queue.is_idle
 
     def start(self, event_loop: EventLoop) -> None:
+        """Raises NotReady where there are no threads to be had; harmless then."""
         self.pool.fill(self._maker.make_workers(event_loop, self.shell.current_loop))
         self.queue.scheduler.set_workers(self.pool.numbers_present)
 
-    def accept(self, inbox: deque[tuple[Item, Any]]) -> None:
+    def accept(self, inbox: deque[Arrival]) -> None:
+        """Queue the whole inbox; others append meanwhile. Each caller is among `unanswered` before
+        anything can fail."""
         event_loop, is_elsewhere = self.shell.current_loop(), None
         if self.shell.floating is not None:  # it may have moved while a call was being noted
             loop = event_loop.loop
@@ -85,6 +81,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
             self.shell.post(event_loop, refused)  # later: no user code under the lock
 
     def decide(self, now: float) -> tuple[BatchDecision, float]:
+        """What to do now, and when to ask again; infinite: when something happens."""
         scheduler, event_loop = self.queue.scheduler, self.shell.current_loop()
         jobs: list[BatchJob] = []
         refused: list[Refusal] = []
@@ -103,39 +100,42 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
                 return BatchDecision(jobs, refusals, event_loop), action.until
 
     def act(self, decision: BatchDecision) -> None:
+        """Without the lock, in the thread in which it was decided."""
         self._start(decision.jobs)
         if decision.refusals:
             tell = functools.partial(self._tell_refused, decision.refusals)
             self.shell.run_in(decision.event_loop, tell)
 
-    def caller_of(self, arrival: tuple[Item, Any]) -> Answerable:
-        call: Answerable = arrival[1]
-        return call
-
     def unanswered(self) -> list[Answerable]:
+        """All unanswered calls, queued or running."""
         running = [call for job in self.jobs.values() for call in job.calls]
         return [*self.queue.calls.values(), *running]
 
     def forget(self) -> None:
+        """The end: the shell answers all callers. Results of running batches are dropped."""
         if self.shell.crash is None:  # else the scheduler may be what is broken
             self.queue.cancel_all()
         self.queue.calls.clear()
 
     def drain(self) -> None:
+        """No more calls will come: waiting for more items is useless."""
         self.queue.scheduler.drain()
 
     def stop(self) -> None:
+        """Without the lock."""
         with self.shell.lock:
             workers = self.pool.fill(())
         for worker in workers:
             worker.stop()
 
-    def doors_changed(self) -> None:
+    def entry_changed(self) -> None:
+        """The shell takes calls from now on, or takes none; or calls have to be looked at."""
         self.takes_plain = self.shell.takes_calls and not self.losses.poison
         if self.room.is_awaited:
             self.room.look()
 
     def drop_lost(self) -> None:
+        """Answer calls that run in an event loop that was closed: they never come back."""
         for job in [job for job in self.jobs.values() if job.worker.is_lost]:
             del self.jobs[job.batch.id]
             self.queue.scheduler.finish(job.batch, self.shell.now())
@@ -145,7 +145,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
                 call.fail(self._lost_batch())
 
     def move(self, event_loop: EventLoop) -> None:
-        """Threads in real time, none in a test's virtual time."""
+        """From virtual time to the real one, or back: threads in real time, none in virtual."""
         if self.jobs:
             return
         old = self.pool.workers
@@ -250,7 +250,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         )
 
     def _tell_lost(self, job: BatchJob, refusals: Refusals) -> None:
-        self.losses.report(job, refusals)
+        self.losses.report_lost(job, refusals)
         self._tell_refused(refusals)
         self.shell.check_drained()
 
@@ -272,29 +272,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         self.shell.report_refusal(error)
         call.fail(error)
 
-    # ---- the supervisors of workers
-
-    @property
-    def worker_count(self) -> int:
-        return self.pool.present
-
-    def now(self) -> float:
-        return self.shell.now()
-
-    def report(self, event: Event) -> None:
-        self.shell.report(event)
-
-    def worker_left(self, worker: Worker) -> None:
-        self.losses.worker_left(worker)
-
-    def worker_back(self, worker: Worker) -> None:
-        self.losses.worker_back(worker)
-
-    def give_up(self, error: NotReady) -> None:
-        self.losses.give_up(error)
-
-    def recover(self) -> None:
-        self.losses.recover()
+    # ---- batches that run too long, or for nobody
 
     def running(self) -> list[Running]:
         with self.shell.lock:

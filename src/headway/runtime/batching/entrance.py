@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from headway.core import Item, new_item
+from headway.core.items import Item, new_item
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, InvalidInput
 from headway.runtime.batching.decider import BatchDecider
+from headway.runtime.batching.fan_out import FanOut, LongCall, pieces_of
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.calling.inputs import CallOptions, Input, InputReader
 from headway.runtime.calling.nesting import chain_here, check_not_within
@@ -17,7 +18,6 @@ from headway.runtime.driving.calls import Call, DirectCall, ThreadCall
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import StreamCall
 from headway.runtime.events import Cancelled
-from headway.runtime.fan_out import FanOut, LongCall, pieces_of
 
 _PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
 _NO_REQUEST = Item(0, 0.0)[8:]  # of one that is no part of a larger request

@@ -4,36 +4,36 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from headway.core import RefusalReason
+from headway.core.items import RefusalReason
 from headway.errors import NotReady, Poison
 from headway.runtime.batching.poison import PoisonWatch
 from headway.runtime.batching.queue import CallQueue, Refusals
+from headway.runtime.batching.shell import Shell, same_error
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.driving.calls import Answerable, content_of
-from headway.runtime.driving.shell import Shell, same_error
-from headway.runtime.events import BatchLost
+from headway.runtime.events import BatchLost, Event
 from headway.runtime.jobs.jobs import BatchJob, Worker
 
 
 class Losses:
-    """The supervisors of workers report to it. `doors_changed`: calls have to be looked at from now
+    """The supervisors of workers report to it. `entry_changed`: calls have to be looked at from now
     on, or need not be any more."""
 
     def __init__(
         self,
-        shell: Shell[Any, Any],
+        shell: Shell,
         queue: CallQueue,
         pool: WorkerPool,
         jobs: Mapping[int, BatchJob],
-        doors_changed: Callable[[], None],
+        entry_changed: Callable[[], None],
     ) -> None:
         self.poison = PoisonWatch()
         self._shell = shell
         self._queue = queue
         self._pool = pool
         self._jobs = jobs
-        self._doors_changed = doors_changed
+        self._entry_changed = entry_changed
 
     # ---- workers come and go
 
@@ -78,6 +78,9 @@ class Losses:
             call.fail(same_error(error))
             self._shell.report_refusal(error)
 
+    def report(self, event: Event) -> None:
+        self._shell.report(event)
+
     # ---- batches that are lost with them
 
     def requeue(self, job: BatchJob, lost: WorkerLost) -> None:
@@ -96,13 +99,13 @@ class Losses:
             out_of_memory=lost.out_of_memory,
         )
 
-    def report(self, job: BatchJob, refusals: Refusals) -> None:
+    def report_lost(self, job: BatchJob, refusals: Refusals) -> None:
         """In the event loop."""
         assert job.lost is not None
         reason, memory = job.lost.reason, job.lost.out_of_memory
         failed = sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)
         name = self._shell.name
-        self._shell.report(BatchLost(name, job.batch, job.finished_at, reason, memory, failed))
+        self.report(BatchLost(name, job.batch, job.finished_at, reason, memory, failed))
         if self.poison:
             self._refuse_queued_poison()
 
@@ -115,12 +118,12 @@ class Losses:
             raise Poison(f"{self._shell.name}: this input has taken workers down before")
         if not self.poison:
             with self._shell.lock:
-                self._doors_changed()
+                self._entry_changed()
 
     def remember_poison(self, call: Answerable, partition: Hashable) -> None:
         self.poison.remember(content_of(call), partition, self._shell.now())
         with self._shell.lock:
-            self._doors_changed()
+            self._entry_changed()
         self._refuse_queued_poison()
 
     def _refuse_queued_poison(self) -> None:

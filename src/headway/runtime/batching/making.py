@@ -4,7 +4,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.core import Batch, Policy
+from headway.core.items import Batch
+from headway.core.policy import Policy
 from headway.model import CANCEL, Model, TensorModel, overrides
 from headway.runtime.calling.callbacks import own_method
 from headway.runtime.calling.nesting import chain_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ModelJobs:
-    """A `JobMaker`. `policy` and `team` may be replaced while nothing runs."""
+    """`policy` and `team` may be replaced while nothing runs."""
 
     def __init__(
         self,

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from headway.core import Batch, Item, Refusal, Scheduler, split
+from headway.core.batching.scheduler import Scheduler
+from headway.core.items import Batch, Item, Refusal, split
 from headway.errors import HeadwayError
 from headway.runtime.driving.calls import Answerable, Call, PartCall, SplitCall
 

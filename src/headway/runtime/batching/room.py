@@ -2,10 +2,10 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.runtime.batching.queue import CallQueue
-from headway.runtime.driving.shell import Shell
+from headway.runtime.batching.shell import Shell
 
 
 class _Waiter(NamedTuple):
@@ -16,7 +16,7 @@ class _Waiter(NamedTuple):
 class Room:
     """What is left of a queue for such requests."""
 
-    def __init__(self, shell: Shell[Any, Any], queue: CallQueue) -> None:
+    def __init__(self, shell: Shell, queue: CallQueue) -> None:
         self._shell = shell
         self._queue = queue
         self._waiters: list[_Waiter] = []

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core import CostTable, Scheduler, probe_order
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable, probe_order
 from headway.errors import ConfigError, NotReady
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs
@@ -137,7 +138,7 @@ class WarmUp:
             self._name,
             outputs,
         )
-        self._decider.report(PaddingRevoked(self._name, outputs))
+        self._decider.shell.report(PaddingRevoked(self._name, outputs))
 
 
 def _dependent(outputs: Sequence[str]) -> str:

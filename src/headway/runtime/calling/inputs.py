@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, cast
 
-from headway.core import Priority
+from headway.core.items import Priority
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, TensorModel
 from headway.runtime.calling.callbacks import Callbacks

@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from headway.runtime.generating import Cancel, Command, EngineLoop, Report, StepRunner, Submit
+from headway.runtime.generation.loop import Cancel, Command, EngineLoop, Report, StepRunner, Submit
 from headway.runtime.generation.words import Welcome, packed
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.protocol import Kind

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from headway.runtime.generating import Command
+from headway.runtime.generation.loop import Command
 from headway.runtime.workers.process.channel import Channel, Unreadable
 from headway.runtime.workers.process.handle import ModelProcess
 from headway.runtime.workers.process.protocol import Kind

@@ -21,7 +21,9 @@ from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison, 
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Event, WorkerChanged
-from headway.runtime.generating import (
+from headway.runtime.generation.line import Line, Watch
+from headway.runtime.generation.loaded_adapters import LoadAdapter, UnloadAdapter
+from headway.runtime.generation.loop import (
     Call,
     Cancel,
     Command,
@@ -32,8 +34,6 @@ from headway.runtime.generating import (
     Weigh,
     never_ran,
 )
-from headway.runtime.generation.adapting import LoadAdapter, UnloadAdapter
-from headway.runtime.generation.line import Line, Watch
 from headway.runtime.generation.words import Step, Welcome, others_of, result_of
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.channel import Channel

@@ -15,7 +15,8 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed
 from headway.runtime.forking import tell_when_forked
-from headway.runtime.generating import (
+from headway.runtime.generation.loaded_adapters import LoadAdapter, UnloadAdapter
+from headway.runtime.generation.loop import (
     Cancel,
     Command,
     EngineLoop,
@@ -26,7 +27,6 @@ from headway.runtime.generating import (
     Submit,
     Weigh,
 )
-from headway.runtime.generation.adapting import LoadAdapter, UnloadAdapter
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headway.core.generation.limits import Limits
 from headway.errors import HeadwayError, ModelFailed
-from headway.runtime.generating import Output, Report, parted
+from headway.runtime.generation.loop import Output, Report, parted
 from headway.runtime.workers.process.failures import Failure, error_of, failure_of
 
 

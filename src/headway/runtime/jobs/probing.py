@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from headway.core import CostTable
+from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.calling.company import JUDGED, NEIGHBOURS
 from headway.runtime.calling.faults import is_out_of_memory, is_stopped

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy
 
-from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.families.v2.codec import LARGE_BYTES
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.large import RAW, varint

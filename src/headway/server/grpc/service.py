@@ -12,7 +12,9 @@ from google.protobuf import json_format
 from headway.errors import Forbidden, HeadwayError, InvalidInput
 from headway.hosting.explaining import HEADER, Story
 from headway.hosting.registry import Array, Ask, ServedModel
-from headway.server.api.v2.handlers import (
+from headway.server.auth.keys import Caller, check_whole_server
+from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.families.v2.handlers import (
     EXTENSIONS,
     LOG_SETTINGS,
     TRACE_SETTINGS,
@@ -20,9 +22,7 @@ from headway.server.api.v2.handlers import (
     override_in,
     statistics_of,
 )
-from headway.server.api.v2.model_config import config_of, metadata_of
-from headway.server.auth.keys import Caller, check_whole_server
-from headway.server.bodies.background import AT_ONCE, Steps
+from headway.server.families.v2.model_config import config_of, metadata_of
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call

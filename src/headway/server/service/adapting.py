@@ -4,7 +4,7 @@ from typing import Any
 
 from headway.errors import ConfigError, InvalidInput, UnknownModel
 from headway.hosting.registry import ServedModel
-from headway.runtime.adapters import AdapterBook
+from headway.runtime.generation.adapter_book import AdapterBook
 from headway.server.auth.keys import Caller
 from headway.server.service.models import Models
 

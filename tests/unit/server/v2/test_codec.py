@@ -9,7 +9,7 @@ import pytest
 
 from headway.errors import InvalidInput
 from headway.model import Tensor
-from headway.server.api.v2 import codec
+from headway.server.families.v2 import codec
 from headway.server.service.dtypes import DATATYPES
 from headway.server.service.requests import (
     InferRequest,

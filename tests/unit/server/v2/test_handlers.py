@@ -22,8 +22,8 @@ from headway.errors import (
 from headway.hosting.registry import Array, Ask, Registry
 from headway.hosting.statistics import ModelStatistics
 from headway.model import Tensor
-from headway.server.api.v2 import codec
-from headway.server.api.v2.handlers import V2
+from headway.server.families.v2 import codec
+from headway.server.families.v2.handlers import V2
 from headway.server.service.inference import Inference
 from headway.wire.messages import Request, Response, StreamResponse
 

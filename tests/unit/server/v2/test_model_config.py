@@ -8,7 +8,7 @@ import headway
 from headway.config import ModelConfig
 from headway.hosting.hosted import Served
 from headway.model import Tensor
-from headway.server.api.v2.model_config import config_of
+from headway.server.families.v2.model_config import config_of
 
 
 class Some(headway.TensorModel):

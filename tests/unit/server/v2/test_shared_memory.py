@@ -10,8 +10,8 @@ import pytest
 
 from headway.errors import Forbidden, InputTooLarge, InvalidInput
 from headway.hosting.registry import Registry
-from headway.server.api.v2 import codec
-from headway.server.api.v2.handlers import V2
+from headway.server.families.v2 import codec
+from headway.server.families.v2.handlers import V2
 from headway.server.service.inference import Inference
 from headway.server.service.requests import SharedSlice
 from headway.server.service.shared_memory import MAX_REGIONS, SharedRegions

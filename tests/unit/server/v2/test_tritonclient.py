@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from headway.model import Tensor
-from headway.server.api.v2 import codec
+from headway.server.families.v2 import codec
 from headway.server.service.dtypes import DATATYPES
 from headway.server.service.tensors import TensorSignature
 

@@ -18,7 +18,7 @@ _RETRY_S = 60.0  # what callers are told when all are given up
 
 
 class TeamListener(Protocol):
-    """What it needs of a decider; from any thread."""
+    """What is told of workers that come and go; from any thread."""
 
     def report(self, event: Event) -> None: ...
 
@@ -30,7 +30,7 @@ class TeamListener(Protocol):
 
 
 class ProcessTeam:
-    """`start` once; the attached decider is told of workers that come and go."""
+    """`start` once; the attached listener is told of workers that come and go."""
 
     def __init__(
         self,

@@ -1,0 +1,388 @@
+"""Drives token-level batching: a loop that asks the scheduler, runs the step, and reports.
+
+One report a step for all sequences, never one a token. Knows no text: prompts and answers are
+token ids here. The loop runs in a process of its own or in a thread of this one (`generation/`).
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from headway.core.generation.handing import HandOver
+from headway.core.generation.limits import Limits
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.scheduler import GenerationScheduler
+from headway.core.generation.sequence import Finished, FinishReason
+from headway.core.generation.sequence import Sequence as Asked
+from headway.core.generation.step import Step
+from headway.core.items import Wait
+from headway.errors import HeadwayError, ModelFailed
+from headway.runtime.calling.faults import is_device_lost, is_out_of_memory, release_memory
+from headway.runtime.generation.loaded_adapters import (
+    AdapterRead,
+    AdapterStore,
+    LoadAdapter,
+    LoadedAdapters,
+    UnloadAdapter,
+)
+
+_log = logging.getLogger(__name__)
+_MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not a step
+
+
+class StepResult(Protocol):
+    """What a step brings: as many of each as sequences sampled, in that order."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def logprobs(self) -> "list[Any]": ...
+    @property
+    def broken(self) -> Sequence[int]:
+        """Which of them have no token: the model's numbers are none."""
+        ...
+
+
+class RunningStep(Protocol):
+    """A step that the engine has begun."""
+
+    @property
+    def seconds(self) -> float | None:
+        """What it took, once there is a result; None: the caller's own clock is as good."""
+        ...
+
+    def result(self) -> StepResult:
+        """Waits for it. Raises what went wrong."""
+        ...
+
+
+class StepRunner(Protocol):
+    """The engine's face."""
+
+    depth: int  # steps that may be under way at once
+
+    limits: Limits
+    vocabulary: int  # token ids are below it
+    computes: str  # how and where, for the log
+
+    @property
+    def adapters(self) -> AdapterStore: ...
+
+    def add(
+        self,
+        sequence: int,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        generated: Sequence[int] = (),
+    ) -> None:
+        """`generated`: tokens that it has from an engine that was lost."""
+        ...
+
+    def drop(self, sequence: int) -> None: ...
+    def start(self, step: Step) -> RunningStep: ...
+
+
+class Output(NamedTuple):
+    """What one sequence got from one step: a token, its end, or both."""
+
+    sequence: int
+    token: int | None = None
+    logprobs: Any = None
+    finished: Finished | None = None
+    error: HeadwayError | None = None
+
+
+class PlainTokens(NamedTuple):
+    """Of one step: sequences that got a token and nothing else, and those tokens."""
+
+    sequences: list[int]
+    tokens: list[int]
+
+
+def parted(outputs: Sequence[Output]) -> tuple[PlainTokens, list[Output]]:
+    """What is a token only, and the rest."""
+    plain, others = PlainTokens([], []), []
+    for output in outputs:
+        sequence, token, logprobs, finished, error = output
+        if token is None or logprobs is not None or finished is not None or error is not None:
+            others.append(output)
+        else:
+            plain.sequences.append(sequence)
+            plain.tokens.append(token)
+    return plain, others
+
+
+class GenerationLoad(NamedTuple):
+    running: int
+    waiting: int
+    blocks: int
+    blocks_used: int
+    preemptions: int
+
+
+# ---- what the front tells the engine
+
+
+class Submit(NamedTuple):
+    sequence: Asked
+    sampling: Sampling
+    resumed: tuple[int, ...] | None = None  # its tokens so far, where an engine was lost with it
+
+
+class Cancel(NamedTuple):
+    sequence: int
+
+
+class Weigh(NamedTuple):
+    """Tenants that come from now on have these weights."""
+
+    weights: dict[str, float]
+
+
+class Call(NamedTuple):
+    """Call a method of the engine between two steps; `Report.returned` has its result."""
+
+    number: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+Command: TypeAlias = Submit | Cancel | Weigh | Call | LoadAdapter | UnloadAdapter | AdapterRead
+
+
+class Inbox(Protocol):
+    def post(self, command: Command) -> None:
+        """From any thread of the engine's own process: `wait_commands` answers it."""
+        ...
+
+    def wait_commands(self, until: float) -> list[Command] | None:
+        """Those that have come; where there are none, wait for some until then. None: stop."""
+        ...
+
+
+# ---- what the engine tells the front
+
+
+class Report(NamedTuple):
+    """After every step, and whenever something ended without one."""
+
+    outputs: list[Output]
+    load: GenerationLoad
+    returned: tuple[int, Any] | None = None  # a call's number, and its result or exception
+
+
+class EngineLoop:
+    """Owns scheduler and engine: no other thread touches them."""
+
+    def __init__(self, engine: StepRunner, inbox: Inbox, report: Callable[[Report], None]) -> None:
+        self._engine = engine
+        self._scheduler = GenerationScheduler(engine.limits)
+        self._inbox = inbox
+        self._send = report
+        self.unfinished: set[int] = set()
+        self._adapters = LoadedAdapters(
+            lambda: engine.adapters,
+            self._scheduler,
+            post=inbox.post,
+            returns=self._returns,
+            enter=self._obey,
+        )
+        self._under_way: deque[tuple[Step, float, RunningStep]] = deque()
+        self._completed_at = 0.0
+        self._hand_over = HandOver()
+        self._due_at = 0.0  # the next step, while one is under way
+        self._failures = 0
+
+    def close(self) -> None:
+        """After `run`: what still waits for an adapter is unfinished, too."""
+        self._adapters.close()
+        self.unfinished.update(self._adapters.held)
+
+    @property
+    def load(self) -> GenerationLoad:
+        scheduler = self._scheduler
+        return GenerationLoad(
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            blocks=scheduler.limits.blocks,
+            blocks_used=scheduler.blocks_used,
+            preemptions=scheduler.preemptions,
+        )
+
+    def run(self) -> None:
+        """Until the inbox says stop. Shortly before a step ends the next is decided and handed
+        over, where the engine goes so deep."""
+        until = math.inf
+        while (commands := self._inbox.wait_commands(until)) is not None:
+            for command in commands:
+                self._obey(command)
+            now = time.monotonic()
+            if self._under_way and now < self._due_at:
+                until = self._due_at
+                continue
+            action = self._scheduler.next_step(now)
+            is_full = isinstance(action, Wait)
+            if isinstance(action, Step):
+                outputs = [self._end(each) for each in action.finished]
+                if action.has_work:
+                    outputs += self._attempt(self._begin, action)
+                    self._hand_over.took(time.monotonic() - now)
+                if outputs:
+                    self._report(outputs)
+                is_full = len(self._under_way) >= self._engine.depth
+            if self._under_way and is_full:
+                self._report(self._attempt(self._complete, self._under_way[0][0]))
+            until = action.until if isinstance(action, Wait) and not self._under_way else -math.inf
+
+    def _returns(self, number: int, result: Any) -> None:
+        self._report([], (number, result))
+
+    def _report(self, outputs: list[Output], returned: tuple[int, Any] | None = None) -> None:
+        self._send(Report(outputs, self.load, returned))
+
+    # ---- commands
+
+    def _obey(self, command: Command) -> None:
+        if isinstance(command, Submit):
+            self._enter(*command)
+        elif isinstance(command, Cancel):
+            self._cancel(command.sequence)
+        elif isinstance(command, LoadAdapter | UnloadAdapter | AdapterRead):
+            self._adapters.obey(command)
+        elif isinstance(command, Weigh):
+            weights = self._scheduler.limits.tenant_weights
+            assert isinstance(weights, dict)
+            weights.clear()
+            weights.update(command.weights)
+        else:
+            self._call(command)
+
+    def _enter(self, sequence: Asked, sampling: Sampling, resumed: tuple[int, ...] | None) -> None:
+        if sequence.adapter and self._adapters.holds(sequence, Submit(sequence, sampling, resumed)):
+            return
+        try:
+            self._adapters.check(sequence.adapter)
+            self._scheduler.submit(sequence, resumed)
+        except HeadwayError as error:
+            self._report([Output(sequence.id, error=error)])
+            return
+        try:
+            self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
+        except Exception as error:  # noqa: BLE001  that sequence's, not the loop's
+            self._scheduler.cancel(sequence.id)
+            if not isinstance(error, HeadwayError):
+                error = ModelFailed(f"the engine refused it: {error}")
+            self._report([Output(sequence.id, error=error)])
+            return
+        self.unfinished.add(sequence.id)
+        self._adapters.entered(sequence)
+
+    def _cancel(self, sequence: int) -> None:
+        """The end is always reported, also of a sequence that never came here."""
+        if sequence in self.unfinished:
+            self._scheduler.cancel(sequence)
+        else:
+            self._adapters.release(sequence)
+            self._report([Output(sequence, finished=never_ran(sequence))])
+
+    def _call(self, command: Call) -> None:
+        result: Any
+        try:
+            result = getattr(self._engine, command.method)(*command.arguments)
+        except Exception as error:  # noqa: BLE001  the caller is told
+            result = error
+        self._returns(command.number, result)
+
+    # ---- steps
+
+    def _attempt(self, do: Callable[[Step], list[Output]], step: Step) -> list[Output]:
+        try:
+            outputs = do(step)
+        except Exception as error:
+            self._failures += 1
+            if self._failures == _MOST_FAILURES or is_device_lost(error):
+                raise  # this process ends; its sequences go on in another
+            return self._fail(step, error)
+        if outputs:
+            self._failures = 0
+        return outputs
+
+    def _begin(self, step: Step) -> list[Output]:
+        began = time.monotonic()
+        self._under_way.append((step, began, self._engine.start(step)))
+        if len(self._under_way) == 1:
+            self._due_at = self._hand_over.at(began, self._scheduler.expected_s(step))
+        return []
+
+    def _complete(self, step: Step) -> list[Output]:
+        _, began, running = self._under_way.popleft()
+        result = running.result()
+        now = time.monotonic()
+        seconds = running.seconds or now - max(began, self._completed_at)
+        self._completed_at = now
+        if self._under_way:  # it begins on the device only now
+            expected_s = self._scheduler.expected_s(self._under_way[0][0])
+            self._due_at = self._hand_over.at(now, expected_s)
+        outputs = [self._break(step.sampled[row]) for row in result.broken]
+        ended = {
+            each.sequence: each for each in self._scheduler.complete(step, result.tokens, seconds)
+        }
+        for sequence, token, logprobs in zip(
+            step.sampled, result.tokens, result.logprobs, strict=True
+        ):
+            if sequence not in self.unfinished:
+                continue  # it ended while the step ran
+            finished = ended.get(sequence)
+            if finished is not None:
+                self._end(finished)
+            outputs.append(Output(sequence, token, logprobs, finished))
+        return outputs
+
+    def _break(self, sequence: int) -> Output:
+        """No text follows from logits that are no numbers; its neighbours go on."""
+        self._scheduler.cancel(sequence)
+        self._adapters.left(sequence)
+        self.unfinished.discard(sequence)
+        self._engine.drop(sequence)
+        return Output(sequence, error=ModelFailed("the model's logits are not finite numbers"))
+
+    def _end(self, finished: Finished) -> Output:
+        self._adapters.left(finished.sequence)
+        self.unfinished.discard(finished.sequence)
+        self._engine.drop(finished.sequence)
+        return Output(finished.sequence, finished=finished)
+
+    def _fail(self, step: Step, error: Exception) -> list[Output]:
+        """The step's sequences get the error; the others are computed again. Where it was memory
+        that was missing, all are."""
+        _log.error("a step failed", exc_info=error)
+        self._under_way.clear()
+        self._scheduler.reset()
+        if is_out_of_memory(error):
+            release_memory(error)
+            return []
+        hit = {each.sequence for each in step.decode} | {each.sequence for each in step.prefill}
+        failed = ModelFailed(f"the step failed: {error}")
+        failed.__cause__ = error
+        for sequence in hit:
+            self._scheduler.cancel(sequence)
+            self._adapters.left(sequence)
+            self.unfinished.discard(sequence)
+        return [Output(each, error=failed) for each in sorted(hit)]
+
+
+def never_ran(sequence: int, tokens: int = 0) -> Finished:
+    """The end of a sequence that is cancelled before an engine has it, or after it was lost."""
+    return Finished(
+        sequence,
+        FinishReason.CANCELLED,
+        tokens=tokens,
+        cached_tokens=0,
+        chunks=0,
+        preemptions=0,
+        admitted_at=None,
+    )

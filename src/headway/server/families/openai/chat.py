@@ -1,0 +1,282 @@
+"""`/v1/chat/completions`: messages in, an answer out, whole or as it comes."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, cast
+
+import msgspec
+from msgspec import Meta
+
+from headway.core.generation.sampling import MOST_LOGPROBS
+from headway.errors import InputTooLarge, InvalidInput
+from headway.hosting.generation.language import Language
+from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.registry import Ask, ServedModel
+from headway.hosting.streaming import ServedStream
+from headway.server.auth.access import Access
+from headway.server.bodies.json_body import decode_fields
+from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.families.openai.answers import ChatChoice, chat_completion, chat_head
+from headway.server.families.openai.asking import (
+    Generating,
+    check_room,
+    language_of,
+    too_long,
+)
+from headway.server.families.openai.events import DONE, answered, event_of
+from headway.server.families.openai.logprobs import chat_entry, chat_logprobs
+from headway.server.families.openai.neutral import CHAT, MESSAGE, PART
+from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
+from headway.server.families.openai.usage import Usage
+from headway.server.service.inference import Inference
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Errors, Route
+from headway.wire.messages import Answer, Headers, Request, Response
+
+MOST_MESSAGES = 4096
+_ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
+_encode = msgspec.json.Encoder().encode
+
+
+_UNSUPPORTED = ("reasoning_effort", "audio", "prediction", "web_search_options", "chat_template")
+
+
+class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
+        **Generating.UNSUPPORTED,
+        **dict.fromkeys(_UNSUPPORTED, ""),
+        "prompt": "/v1/completions takes it; here a prompt is a message",
+        "input": "this route takes messages",
+    }
+
+    NEUTRAL: ClassVar[Neutral] = CHAT
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None  # goes before max_tokens, its older name
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
+
+
+class Chat:
+    """Its routes and their handlers, over one service."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/chat/completions", self.chat, Access.INFER, Errors.OPENAI)]
+
+    async def chat(self, request: Request) -> Answer:
+        no_query(request)
+        asked = await decode_fields(request, ChatRequest)
+        served = await find_or_wake(self._inference, request, asked.model)
+        with served.held():
+            if is_own_chat(served):
+                return await answer_own_chat(asked, served, ask_of({}, request))
+            return await _answer(request, asked, served)
+
+
+async def _answer(request: Request, asked: ChatRequest, served: ServedModel) -> Answer:
+    language = language_of(served)
+    messages = checked_messages(asked.messages)
+    ask = ask_of({}, request)
+    generation = await _generation(asked, messages, language)
+    usage = Usage(1, len(generation.prompts[0]), asked.n)
+    stream = cast(ServedStream, served.stream(generation, ask))
+    writer = ChatWriter(asked, served.name, language, usage, ask)
+    return await answered(stream, writer, as_events=asked.stream)
+
+
+async def _generation(
+    asked: ChatRequest, messages: list[dict[str, Any]], language: Language
+) -> Generation:
+    if asked.max_completion_tokens is not None:
+        asked = msgspec.structs.replace(asked, max_tokens=_most(asked))
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise InvalidInput("top_logprobs: needs logprobs = true")
+    wishes = await asked.wishes(
+        language, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None
+    )
+    try:
+        ids = await language.encode_chat(messages)
+    except InputTooLarge as error:
+        raise too_long(error) from None
+    check_room(language, len(ids), wishes, "messages")
+    return Generation((tuple(ids),), wishes, asked.n, shows_empty=asked.counts_always)
+
+
+def _most(asked: ChatRequest) -> int:
+    most = asked.max_completion_tokens
+    assert most is not None
+    if most < 1:
+        raise InvalidInput(f"max_completion_tokens: must be at least 1, not {most}")
+    return most
+
+
+# ---- messages
+
+
+def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each with its role and its text as one string. Raises InvalidInput by its place."""
+    if not messages:
+        raise InvalidInput("messages: at least one is expected")
+    if len(messages) > MOST_MESSAGES:
+        raise InvalidInput(
+            f"messages: {len(messages)} messages; at most {MOST_MESSAGES} are allowed"
+        )
+    return [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _checked(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    role = message.get("role")
+    known = _ROLES.get(role) if isinstance(role, str) else None
+    if known is None:
+        served = ", ".join(_ROLES)
+        if role in ("tool", "function"):
+            raise InvalidInput(f"{where}.role: {role!r} is not supported; there are {served}")
+        raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {served}")
+    for name, value in message.items():
+        if name not in ("role", "content", "name") and not is_neutral(name, value, MESSAGE):
+            raise InvalidInput(f"{where}.{name}: this field is not supported")
+    if role != "assistant" and message.get("content") is None:
+        raise InvalidInput(f"{where}.content: a text is expected")
+    checked = {"role": known, "content": _text(message.get("content"), f"{where}.content")}
+    named = message.get("name")
+    if named is not None:
+        if not isinstance(named, str):
+            raise InvalidInput(f"{where}.name: a text is expected")
+        checked["name"] = named
+    return checked
+
+
+def _text(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidInput(f"{where}: a text, a list of parts, or null is expected")
+    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    if not isinstance(part, dict):
+        raise InvalidInput(f"{where}: an object with a type is expected")
+    if part.get("type") != "text":
+        raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; only text is")
+    for name, value in part.items():
+        if name not in ("type", "text") and not is_neutral(name, value, PART):
+            raise InvalidInput(f"{where}.{name}: there is no such field")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidInput(f"{where}.text: a text is expected")
+    return text
+
+
+# ---- answers
+
+
+class ChatWriter:
+    """Spells one request's answers."""
+
+    def __init__(
+        self, asked: ChatRequest, model: str, language: Language, usage: Usage, ask: Ask
+    ) -> None:
+        self._asked = asked
+        self._language = language
+        self._usage = usage
+        self._story = ask.story
+        self._explains = ask.story is not None
+        self._begun: dict[int, bytes] = {}  # by choice: what stands before each of its texts
+        self._head = chat_head(model)
+        start = _encode({**self._head, "object": "chat.completion.chunk"})[:-1]
+        # A chunk with a text in it, the commonest one, up to the choice's number and to the text.
+        self._start = b"data: " + start + b',"choices":[{"index":'
+        self._counts = asked.counts_always
+        self._set_end()
+
+    def _set_end(self) -> None:
+        usage_part = b""
+        if self._counts:
+            usage_part = b',"usage":' + _encode(self._usage.so_far())
+        elif self._asked.includes_usage:
+            usage_part = b',"usage":null'
+        self._end = b',"logprobs":null,"finish_reason":null}]' + usage_part + b"}\n\n"
+        self._text_end = b"}" + self._end
+
+    def piece(self, piece: Piece) -> bytes:
+        if self._counts:
+            self._usage.count(piece)
+            self._set_end()
+        choice, text, _, logprobs, reason, _, _ = piece
+        if reason is None and logprobs is None and choice in self._begun:  # the hot path
+            return self._begun[choice] + _encode(text) + self._text_end
+        return self._rare(piece)
+
+    def _rare(self, piece: Piece) -> bytes:
+        """The first of a choice, the last, or one with log-probabilities."""
+        begin = b""
+        if piece.choice not in self._begun:
+            self._begun[piece.choice] = self._start + b'%d,"delta":{"content":' % piece.choice
+            begin = self._delta(piece.choice, b'{"role":"assistant","content":""}')
+        if piece.finish_reason is None and piece.logprobs is None:
+            return begin + self._delta(piece.choice, b'{"content":' + _encode(piece.text) + b"}")
+        self._usage.add(piece)
+        entry = chat_entry(piece, self._language)
+        logprobs = None if entry is None else {"content": [entry], "refusal": None}
+        written = begin
+        if piece.text or entry is not None:
+            written += self._chunk(piece.choice, {"content": piece.text}, logprobs, None)
+        if piece.finish_reason is not None:
+            written += self._chunk(piece.choice, {}, None, piece.finish_reason)
+        return written
+
+    def tail(self) -> bytes:
+        head = {**self._head, "object": "chat.completion.chunk"}
+        last = b""
+        if self._explains:
+            more = {"usage": None} if self._asked.includes_usage else {}
+            last += event_of({**head, "choices": [], **more, "headway": self._usage.headway()})
+        if self._asked.includes_usage:
+            last += event_of({**head, "choices": [], "usage": self._usage.as_json()})
+        return last + DONE
+
+    def whole(self, pieces: list[Piece]) -> Response:
+        for piece in pieces:
+            self._usage.add(piece)
+        choices = [self._choice(index, pieces) for index in range(self._asked.n)]
+        body = chat_completion(self._head, choices, self._usage.as_json())
+        headers: Headers = ()
+        if self._story is not None:
+            self._story.tell(self._usage.met.values())
+            headers = self._story.headers()
+        return Response(_encode(body), headers=headers)
+
+    def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
+        own = [piece for piece in pieces if piece.choice == index]
+        text = "".join(piece.text for piece in own)
+        logprobs = chat_logprobs(own, self._language) if self._asked.logprobs else None
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": logprobs,
+            "finish_reason": own[-1].finish_reason,
+        }
+
+    def _delta(self, choice: int, delta: bytes) -> bytes:
+        return b'%b%d,"delta":%b%b' % (self._start, choice, delta, self._end)
+
+    def _chunk(
+        self, choice: int, delta: dict[str, Any], logprobs: Any, reason: str | None
+    ) -> bytes:
+        made: dict[str, Any] = {
+            **self._head,
+            "object": "chat.completion.chunk",
+            "choices": [
+                {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            ],
+        }
+        if self._counts:
+            made["usage"] = self._usage.so_far()
+        elif self._asked.includes_usage:
+            made["usage"] = None
+        return event_of(made)

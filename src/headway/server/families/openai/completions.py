@@ -1,0 +1,252 @@
+"""`/v1/completions`: prompts in, their continuations out. The older of OpenAI's two routes."""
+
+import time
+import uuid
+from typing import Annotated, Any, ClassVar, cast
+
+import msgspec
+from msgspec import Meta
+
+from headway.errors import InputTooLarge, InvalidInput
+from headway.hosting.generation.language import Language
+from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.registry import Ask, ServedModel
+from headway.hosting.streaming import ServedStream
+from headway.server.auth.access import Access
+from headway.server.bodies.json_body import decode_fields
+from headway.server.bodies.neutral import Neutral
+from headway.server.families.openai.answers import Completion, CompletionChoice, CompletionHead
+from headway.server.families.openai.asking import (
+    MOST_CHOICES,
+    Generating,
+    check_room,
+    language_of,
+    too_long,
+)
+from headway.server.families.openai.events import DONE, answered, event_of
+from headway.server.families.openai.logprobs import (
+    CompletionLogprobs,
+    completion_logprobs,
+    joined,
+    prompt_logprobs,
+)
+from headway.server.families.openai.neutral import COMPLETION
+from headway.server.families.openai.usage import Usage
+from headway.server.service.inference import Inference
+from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.routes import Errors, Route
+from headway.wire.messages import Answer, Headers, Request, Response
+
+_encode = msgspec.json.Encoder().encode
+_MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
+
+
+class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    NEUTRAL: ClassVar[Neutral] = COMPLETION
+
+    prompt: str | list[Any]
+    echo: bool = False  # the prompt stands before its continuation
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+
+    @property
+    def scores_prompt(self) -> bool:
+        return self.echo and self.logprobs is not None
+
+    @property
+    def shows_answer(self) -> bool:
+        """Not with an echo and `max_tokens = 0`: only the prompt is asked for."""
+        return self.max_tokens != 0
+
+
+class Completions:
+    """Its routes and their handlers, over one service."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI)]
+
+    async def completions(self, request: Request) -> Answer:
+        no_query(request)
+        asked = await decode_fields(request, CompletionRequest)
+        served = await find_or_wake(self._inference, request, asked.model)
+        with served.held():
+            return await _answer(request, asked, served)
+
+
+async def _answer(request: Request, asked: CompletionRequest, served: ServedModel) -> Answer:
+    language = language_of(served)
+    if asked.max_tokens is None:
+        asked = msgspec.structs.replace(asked, max_tokens=_MAX_TOKENS)
+    ask = ask_of({}, request)
+    generation = await _generation(asked, language)
+    usage = Usage(len(generation.prompts), sum(map(len, generation.prompts)), asked.n)
+    writer = CompletionWriter(asked, generation, served.name, language, usage, ask)
+    stream = cast(ServedStream, served.stream(generation, ask))
+    return await answered(stream, writer, as_events=asked.stream)
+
+
+async def _generation(asked: CompletionRequest, language: Language) -> Generation:
+    given = _prompts(asked.prompt)
+    if len(given) * asked.n > MOST_CHOICES:
+        raise InvalidInput(
+            f"prompt: {len(given)} prompts with n = {asked.n}; at most {MOST_CHOICES} answers are "
+            "allowed"
+        )
+    # The engine samples one token at least.
+    computed = asked
+    if asked.echo and not asked.shows_answer:
+        computed = msgspec.structs.replace(asked, max_tokens=1)
+    wishes = await computed.wishes(
+        language, logprobs=asked.logprobs, scores_prompt=asked.scores_prompt
+    )
+    prompts = []
+    for each in given:
+        if isinstance(each, str):
+            try:
+                ids = await language.encode(each)
+            except InputTooLarge as error:
+                raise too_long(error) from None
+        else:
+            language.check_ids(each, "prompt")
+            ids = each
+        if not ids:
+            raise InvalidInput("prompt: has no tokens")
+        check_room(language, len(ids), wishes, "prompt")
+        prompts.append(tuple(ids))
+    return Generation(
+        tuple(prompts),
+        wishes,
+        asked.n,
+        shows_empty=asked.counts_always,
+        shows_end=asked.scores_prompt,  # the prompt's log-probabilities come with the first token
+    )
+
+
+def _prompts(given: str | list[Any]) -> list[str | list[int]]:
+    """A text, a list of texts, one list of token ids, or several."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidInput("prompt: at least one is expected")
+    if all(type(each) is int for each in given):
+        return [given]
+    for index, each in enumerate(given):
+        if not isinstance(each, str | list):
+            raise InvalidInput(f"prompt[{index}]: a text or a list of token ids is expected")
+    return given
+
+
+class CompletionWriter:
+    """Spells one request's answers."""
+
+    def __init__(
+        self,
+        asked: CompletionRequest,
+        generation: Generation,
+        model: str,
+        language: Language,
+        usage: Usage,
+        ask: Ask,
+    ) -> None:
+        self._asked = asked
+        self._generation = generation
+        self._language = language
+        self._usage = usage
+        self._story = ask.story
+        self._lengths: dict[int, int] = {}  # of the text so far, by choice
+        self._head: CompletionHead = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": None,
+        }
+        # Every event is the same up to the choice's number, and after its finish_reason.
+        self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":[{"index":'
+        self._end = b'}],"usage":null}\n\n' if asked.includes_usage else b"}]}\n\n"
+
+    def piece(self, piece: Piece) -> bytes:
+        if self._asked.counts_always:
+            self._usage.count(piece)
+            self._end = b'}],"usage":' + _encode(self._usage.so_far()) + b"}\n\n"
+        choice, text, _, logprobs, finish_reason, finished, _ = piece
+        if finished is not None:
+            self._count(piece)
+        if not self._asked.shows_answer:
+            text = ""
+        offset = self._lengths.get(choice)
+        is_first = offset is None
+        if offset is None:
+            text = self._echo(choice) + text
+            offset = 0
+        self._lengths[choice] = offset + len(text)
+        told = b"null"
+        if logprobs is not None:
+            told = _encode(self._logprobs([piece], offset, with_prompt=is_first))
+        reason = b"null" if finish_reason is None else _encode(finish_reason)
+        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b' % (
+            *(self._start, choice, _encode(text)),
+            *(told, reason, self._end),
+        )
+
+    def tail(self) -> bytes:
+        last = b""
+        if self._story is not None:
+            more = {"usage": None} if self._asked.includes_usage else {}
+            told = {"choices": [], **more, "headway": self._usage.headway()}
+            last += event_of({**self._head, **told})
+        if self._asked.includes_usage:
+            usage = self._usage.as_json()
+            last += event_of({**self._head, "choices": [], "usage": usage})
+        return last + DONE
+
+    def whole(self, pieces: list[Piece]) -> Response:
+        for piece in pieces:
+            self._count(piece)
+        choices = [self._choice(index, pieces) for index in range(self._generation.count)]
+        body: Completion = {**self._head, "choices": choices, "usage": self._usage.as_json()}
+        headers: Headers = ()
+        if self._story is not None:
+            self._story.tell(self._usage.met.values())
+            headers = self._story.headers()
+        return Response(_encode(body), headers=headers)
+
+    def _choice(self, index: int, pieces: list[Piece]) -> CompletionChoice:
+        own = [piece for piece in pieces if piece.choice == index]
+        text = self._echo(index)
+        if self._asked.shows_answer:
+            text += "".join(piece.text for piece in own)
+        logprobs = None
+        if self._asked.logprobs is not None:
+            logprobs = self._logprobs(own, 0, with_prompt=True)
+        reason = own[-1].finish_reason
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _count(self, piece: Piece) -> None:
+        self._usage.add(piece)
+        if not self._asked.shows_answer:
+            self._usage.completion_tokens = 0
+
+    def _logprobs(
+        self, pieces: list[Piece], offset: int, *, with_prompt: bool
+    ) -> CompletionLogprobs:
+        """Of one choice. `offset`: of the text of these pieces in the whole."""
+        found: CompletionLogprobs | None = None
+        if with_prompt and self._asked.scores_prompt:
+            prompt = self._generation.prompts[pieces[0].choice // self._asked.n]
+            scores = next(each.logprobs.prompt for each in pieces if each.logprobs is not None)
+            found = prompt_logprobs(prompt, scores, self._language)
+            offset = len(self._echo(pieces[0].choice))
+        if not self._asked.shows_answer:
+            pieces = []
+        answer = completion_logprobs(pieces, self._language, offset)
+        return answer if found is None else joined(found, answer)
+
+    def _echo(self, choice: int) -> str:
+        if not self._asked.echo:
+            return ""
+        prompt = self._generation.prompts[choice // self._asked.n]
+        found: str = self._language.text.tokenizer.decode(prompt, skip_special_tokens=True)
+        return found

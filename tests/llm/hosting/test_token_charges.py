@@ -1,0 +1,123 @@
+"""What an answer costs its key: what was computed, whether its caller waits for it or not."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.sequence import Finished, FinishReason
+from headway.core.generation.sequence import Sequence as Asked
+from headway.core.generation.wishes import wishes_of
+from headway.core.queueing.quota import Allowance, Quota
+from headway.errors import DeadlineExceeded, HeadwayError, ModelFailed, QueueFull, QuotaExceeded
+from headway.hosting.generation.front import Front
+from headway.hosting.generation.pieces import Generation
+from headway.hosting.registry import Ask
+from headway.models.chat.text import ChatText
+from headway.observe.generation import GenerationRecorder
+from headway.runtime.driving.streams import OpenStream
+from headway.runtime.generation.adapter_book import AdapterBook, Answer
+from headway.runtime.generation.loop import Output, PlainTokens, never_ran
+
+MINUTE, PROMPT, MOST = 100_000, 20_000, 30_000
+NO_TOKENS = PlainTokens([], [])
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+
+    def submit(self, sequence: Asked, sampling: Sampling) -> None:
+        self.sequence = sequence.id
+
+    def cancel(self, sequence: int) -> None:
+        self.cancelled.append(sequence)
+
+    def load_adapter(self, adapter: str, folder: str) -> Answer:
+        raise NotImplementedError
+
+    def unload_adapter(self, adapter: str) -> Answer:
+        raise NotImplementedError
+
+
+def begun(sequence: int, reason: FinishReason = FinishReason.CANCELLED) -> Output:
+    ended = Finished(sequence, reason, 0, 0, chunks=3, preemptions=1, admitted_at=1.0)
+    return Output(sequence, finished=ended)
+
+
+def queued(sequence: int) -> Output:
+    return Output(sequence, finished=never_ran(sequence))
+
+
+def failed(error: HeadwayError) -> Callable[[int], Output]:
+    return lambda sequence: Output(sequence, error=error)
+
+
+def left(allowance: Allowance) -> int:
+    """Tokens, to a thousand: it fills all the time."""
+    for thousands in range(MINUTE // 1000, 0, -1):
+        try:
+            allowance.reserve_tokens(thousands * 1000, time.monotonic())
+        except QuotaExceeded:
+            continue
+        allowance.refund_tokens(thousands * 1000, time.monotonic())
+        return thousands * 1000
+    return 0
+
+
+def opened(folder: Path) -> tuple[Front, Engine, Allowance, OpenStream]:
+    front = Front(
+        ChatText(folder),
+        GenerationRecorder(),
+        adapters=AdapterBook("m", most=0),
+        is_shared=False,
+        idle=lambda: None,
+    )
+    engine = Engine()
+    front.connect(engine, max_context=MINUTE)
+    allowance = Allowance("a", Quota(tokens_per_minute=MINUTE), time.monotonic())
+    asked = Generation(((7,) * PROMPT,), wishes_of({"max_tokens": MOST}))
+    stream = front.open(asked, Ask(allowance=allowance))
+    assert left(allowance) in range(MINUTE - PROMPT - MOST, MINUTE - PROMPT - MOST + 5000)
+    return front, engine, allowance, stream
+
+
+@pytest.mark.parametrize(
+    ("end", "cost"),
+    [
+        (begun, PROMPT),
+        (queued, 0),
+        (failed(ModelFailed("the step failed")), PROMPT),
+        (failed(QueueFull("full", limit=1)), 0),
+    ],
+)
+async def test_whoever_leaves_before_the_first_token_pays_for_the_prompt_that_was_begun(
+    folder: Path, end: Callable[[int], Output], cost: int
+) -> None:
+    front, engine, allowance, stream = opened(folder)
+    stream.close()
+    assert engine.cancelled == [engine.sequence]
+    assert left(allowance) < MINUTE - PROMPT  # until the engine says how far it came
+    front.deliver(NO_TOKENS, [end(engine.sequence)])
+    assert left(allowance) in range(MINUTE - cost - 999, MINUTE - cost + 5000)
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "cost"),
+    [
+        (lambda each: begun(each, FinishReason.DEADLINE), DeadlineExceeded, PROMPT),
+        (failed(ModelFailed("the step failed")), ModelFailed, PROMPT),
+        (failed(QueueFull("full", limit=1)), QueueFull, 0),
+    ],
+)
+async def test_and_so_does_an_answer_that_fails_before_it(
+    folder: Path, end: Callable[[int], Output], error: type[HeadwayError], cost: int
+) -> None:
+    front, engine, allowance, stream = opened(folder)
+    front.deliver(NO_TOKENS, [end(engine.sequence)])
+    with pytest.raises(error):
+        await asyncio.wait_for(anext(stream), 10)
+    assert left(allowance) in range(MINUTE - cost - 999, MINUTE - cost + 5000)
