@@ -8,13 +8,14 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from benchmarks import attacks, decisions, grid, overhead, scheduling, serving
+from benchmarks import attacks, decisions, grid, optimum, overhead, scheduling, serving
 from benchmarks.peers import http_beside_engine
 from benchmarks.peers import run as peers
 from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
+    **optimum.BENCHMARKS,
     **grid.BENCHMARKS,
     **overhead.BENCHMARKS,
     **decisions.BENCHMARKS,
