@@ -45,6 +45,15 @@ class Page:
             "value ? found(value) : setTimeout(look, 20); }; look(); })"
         )
 
+    def type_text(self, text: str) -> None:
+        """As a keyboard does, into whatever has the focus."""
+        self._call("Input.insertText", text=text)
+
+    def press_enter(self) -> None:
+        key: dict[str, Any] = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **key)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **key)
+
     @property
     def mistakes(self) -> list[Any]:
         """What its scripts have raised."""
