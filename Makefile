@@ -77,7 +77,10 @@ define share
 endef
 
 # Much of it waits (for servers, for timeouts that are being tested): four processes fill two cores.
-test: compiled .venv-kserve/.ready ## all but the slow suites, in four processes
+test: compiled .venv-kserve/.ready ## all tests that need neither torch nor a long time, in four processes (6 minutes)
+	@echo "Not run here: the language-model engine (make test-llm: torch, 1 GB), torch models (make test-torch: 1 GB),"
+	@echo "GPU kernels (make test-kernels: Triton, 1.5 GB), the core without compiling (make test-interpreted), and"
+	@echo "tests marked slow (make test-all). Each needs another environment, or much time."
 	$(call share,4,$(BIN)/python -m pytest -m 'not slow')
 
 # From a copy: what is compiled here stays.
@@ -93,7 +96,7 @@ quick: compiled ## decisions, runtime and wire without servers: under a minute
 	$(call share,2,$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime)
 
 # With .venv-clients there, test-llm runs LiteLLM's and LangChain's chats, too.
-test-all: compiled .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
+test-all: compiled .venv-kserve/.ready .venv-clients/.ready ## make test, long fuzzing and make test-llm
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 	@$(MAKE) --no-print-directory test-llm
 

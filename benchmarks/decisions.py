@@ -79,7 +79,7 @@ def _named_groups(columns: Sequence[str]) -> list[tuple[str, list[str]]]:
 def _form() -> str:
     if deciding.__file__.endswith(".py"):
         return "not compiled: `make compiled` first"
-    return "compiled ([record 114](../docs/decisions/0114-a-compiled-core.md))"
+    return "compiled"
 
 
 class Cell(NamedTuple):
