@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy
 import pytest
-from full_disk import room_for
 
+from full_disk import room_for
 from headway.errors import ConfigError
 from headway.models.catalogue import build
 from headway.models.proof import Note

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy
 import pytest
-from full_disk import room_for
 
+from full_disk import room_for
 from headway.errors import Forbidden, InputTooLarge, InvalidInput
 from headway.hosting.registry import Registry
 from headway.server.families.v2 import codec
