@@ -190,7 +190,9 @@ def _contradiction(text: Config) -> str | None:
 
 
 def _odd_layer(text: Config) -> str | None:
-    kinds = text.get("layer_types") or ()
+    kinds = text.get("layer_types") or []
+    if not isinstance(kinds, list | tuple):
+        return f"layer_types is {kinds!r}, no list"
     odd = sorted({str(each) for each in kinds} - _LAYERS)
     if odd:
         return f"layer_types: {', '.join(odd)}; computed are {', '.join(sorted(_LAYERS))}"
@@ -235,7 +237,8 @@ def _not_ours(config: Config) -> str | None:
                 return f"{name} is {value!r}"
         elif name not in _USED and name not in _WITHOUT_EFFECT and not name.startswith("_"):
             return f"{name} (in config.json) is not known"
-    return _odd_value(config) or _odd_rope(config, _OWN_ROPES) or _odd_parameters(config)
+    checks = (_odd_value, _odd_own_layers, _odd_own_rope)
+    return next(filter(None, (check(config) for check in checks)), None)
 
 
 def _odd_value(config: Config) -> str | None:
@@ -247,20 +250,28 @@ def _odd_value(config: Config) -> str | None:
         return f"tie_word_embeddings is {config['tie_word_embeddings']!r}"
     if config.get("attention_bias") and config["model_type"] in ("mistral", "qwen2"):
         return "attention_bias"
-    kinds = config.get("layer_types")
-    if kinds is not None and len(kinds) != config["num_hidden_layers"]:
-        return f"layer_types names {len(kinds)} layers of {config['num_hidden_layers']}"
-    odd = sorted(set(kinds or ()) - {"full_attention", "sliding_attention"})
-    if odd:
-        return f"layer_types: {odd[0]}"
-    if "sliding_attention" in (config.get("layer_types") or ()) and not _has_window(config):
-        return "layer_types has sliding_attention, and there is no sliding_window"
     heads, kv_heads = config["num_attention_heads"], kv_heads_of(config)
     if heads % kv_heads:
         return f"{heads} attention heads are not a multiple of {kv_heads} key heads"
     return (
         f"head_dim is {head_size_of(config)}, an odd number" if head_size_of(config) % 2 else None
     )
+
+
+def _odd_own_layers(config: Config) -> str | None:
+    kinds = config.get("layer_types")
+    if kinds is not None and len(kinds) != config["num_hidden_layers"]:
+        return f"layer_types names {len(kinds)} layers of {config['num_hidden_layers']}"
+    odd = sorted(set(kinds or ()) - {"full_attention", "sliding_attention"})
+    if odd:
+        return f"layer_types: {odd[0]}"
+    if "sliding_attention" in (kinds or ()) and not _has_window(config):
+        return "layer_types has sliding_attention, and there is no sliding_window"
+    return None
+
+
+def _odd_own_rope(config: Config) -> str | None:
+    return _odd_rope(config, _OWN_ROPES) or _odd_parameters(config)
 
 
 def _has_window(config: Config) -> bool:
