@@ -92,7 +92,6 @@ class Front:
         if ask.allowance is not None:
             ask.allowance.reserve_tokens(unused, now)
         call = StreamCall(0, asked, self._loop)
-        call.start(may_rerun=False)
         request = self._requests[call] = _Request(call)
         seed = asked.wishes.sampling.seed if asked.wishes.is_seeded else secrets.randbits(62)
         for index in range(asked.count):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.calling.company import JUDGED, NEIGHBOURS
-from headway.runtime.calling.faults import is_out_of_memory, is_stopped
+from headway.runtime.calling.faults import is_out_of_memory, is_stopped, running_task
 from headway.runtime.calling.runner import Runner, TensorRunner
 from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT
@@ -50,27 +50,19 @@ class Probe:
         self.seconds: asyncio.Future[float] = self._loop.create_future()
         self.results: list[Any] = []
 
-    def run(self) -> None:
-        started = self._clock()
+    async def work(self) -> None:
+        started, task = self._clock(), running_task()
+        outcome: float | HeadwayError = Closed(f"{self._runner.name} was closed during its warm-up")
         try:
-            self.results = self._runner.predict(self._values, self._rows)
-            outcome: float | HeadwayError = self._clock() - started
-        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
-            outcome = model_failed(self._runner.name, error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._settle, outcome)
-
-    async def run_async(self) -> None:
-        started, task = self._clock(), asyncio.current_task()
-        try:
-            self.results = await self._runner.predict_async(self._values, self._rows)
-            self._settle(self._clock() - started)
+            self.results = await self._runner.predict(self._values, self._rows)
+            outcome = self._clock() - started
         except BaseException as error:
             if is_stopped(error, task):
                 raise
-            self._settle(model_failed(self._runner.name, error))
-        finally:  # cancelled: the batcher closes
-            self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
+            outcome = model_failed(self._runner.name, error)
+        finally:  # also where it is cancelled with its batcher
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: float | HeadwayError) -> None:
         if self.seconds.done():
