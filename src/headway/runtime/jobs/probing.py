@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
@@ -18,22 +18,23 @@ from headway.runtime.jobs.jobs import Job
 from headway.runtime.jobs.rerunning import model_failed
 
 
-class ProbeWatcher(Protocol):
-    """Who wants to know of every cell, measures its memory, and may say that it is too large."""
+class ProbeWatcher:
+    """Told of every cell of the table. This one wants nothing; others measure memory, make pauses,
+    and say that a cell is too large."""
 
-    def may_run(self, rows: int, size: int) -> bool: ...
+    def may_run(self, rows: int, size: int) -> bool:
+        return True
 
     async def wait_turn(self, last_s: float) -> None:
-        """Before each call of the model; `last_s`: what the one before took, 0 at first."""
-        ...
+        """Before each call of the model. `last_s`: how long the last one took, 0 at first."""
 
     def has_run(self, rows: int, size: int) -> int | None:
         """The most bytes that it took, where that is known."""
-        ...
+        return None
 
     def has_failed(self, error: HeadwayError) -> bool:
         """Did it fail because it is too large? Then the table ends before it."""
-        ...
+        return False
 
 
 class Probe:
@@ -88,7 +89,7 @@ async def probe(
     counts, at `limit_s`; what does not fit into memory is left out, and all that is larger."""
     sizes = sorted(samples)
     give_up_at = clock() + limit_s
-    probes = _Probes(start, runner, clock, repeats, watcher or _Nobody())
+    probes = _Probes(start, runner, clock, repeats, watcher or ProbeWatcher())
     by_rows: dict[int, list[_Cell]] = {}
     too_many: float = math.inf
     for count in rows:
@@ -247,22 +248,6 @@ class _Cell:
         self.seconds = statistics.median(times)
         self.errors = [time / self.seconds - 1.0 for time in times]
         self.peak_bytes = peak_bytes
-
-
-class _Nobody:
-    """Watches without interest."""
-
-    def may_run(self, rows: int, size: int) -> bool:
-        return True
-
-    async def wait_turn(self, last_s: float) -> None:
-        pass
-
-    def has_run(self, rows: int, size: int) -> int | None:
-        return None
-
-    def has_failed(self, error: HeadwayError) -> bool:
-        return False
 
 
 def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
