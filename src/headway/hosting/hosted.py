@@ -31,6 +31,7 @@ from headway.hosting.making import (
     batcher_of,
     check_dtypes,
     devices_of,
+    items_mean_of,
     placement_of,
     read_signature,
     tell_batch_size,
@@ -38,7 +39,7 @@ from headway.hosting.making import (
     workers_of,
 )
 from headway.hosting.origin import ModelOrigin
-from headway.hosting.registry import PLAIN, Array, Ask, ItemsMean, WorkerLine
+from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.rows import as_row, rows_of, samples_for
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
@@ -58,7 +59,6 @@ from headway.signature import (
     Signature,
     side_of,
 )
-from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
@@ -104,7 +104,7 @@ class Served(InUse):
         self._parameters = ParameterHints.of(self.model)
         check_dtypes([*self.inputs, *self.outputs])
         self.media_type: str = getattr(self.model, "media_type", "")
-        self.items_mean = self._items_mean()
+        self.items_mean = items_mean_of(self.signature, self.inputs)
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
@@ -158,14 +158,6 @@ class Served(InUse):
             return self.signature.input.json_schema(), self.signature.output.json_schema()
         takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
         return side_of(takes).json_schema(), side_of(gives).json_schema()
-
-    def _items_mean(self) -> ItemsMean:
-        if self.signature is None:
-            return "one" if any(tensor.name == "items" for tensor in self.inputs) else "several"
-        schema = self.signature.input.json_schema()
-        if not schema:
-            return "unclear"
-        return "one" if takes_object_with(schema, "items") else "several"
 
     def workers(self) -> list[WorkerLine]:
         return workers_of(self.name, self.version, self.batcher)

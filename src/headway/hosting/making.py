@@ -12,13 +12,14 @@ import numpy
 from headway.config import ModelConfig, default_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError
-from headway.hosting.registry import WorkerLine
+from headway.hosting.registry import ItemsMean, WorkerLine
 from headway.model import BatchesOnRequest, Model, Tensor, TensorModel, overrides
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.calling.choosing import runner_for
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Signature, signature_of
+from headway.signature.values import takes_object_with
 
 _DEFAULTS = {field.name: default_of(field) for field in msgspec.structs.fields(ModelConfig)}
 _LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _DEFAULTS]
@@ -125,6 +126,15 @@ def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) ->
         needs_process=needs_process,
         has_processes=HAS_PROCESSES,
     )
+
+
+def items_mean_of(signature: Signature | None, inputs: Sequence[Tensor]) -> ItemsMean:
+    if signature is None:
+        return "one" if any(tensor.name == "items" for tensor in inputs) else "several"
+    schema = signature.input.json_schema()
+    if not schema:
+        return "unclear"
+    return "one" if takes_object_with(schema, "items") else "several"
 
 
 def workers_of(name: str, version: str, batcher: Batcher[Any, Any]) -> list[WorkerLine]:

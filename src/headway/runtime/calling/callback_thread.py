@@ -286,15 +286,20 @@ class _Tasks:
 def _work(tasks: _Tasks, thread: _Thread) -> None:
     try:
         while not thread.is_replaced and tasks.wake.get():
-            results: list[Any] = []
-            while True:
-                done, some = tasks.next(thread, results)
-                _hand_over(done)
-                if not some:
-                    break
-                results = _results_of(some)
+            _serve(tasks, thread)  # a function of its own: no caller's value is kept while waiting
     finally:
         thread.is_over = True
+
+
+def _serve(tasks: _Tasks, thread: _Thread) -> None:
+    """Until no task is left."""
+    results: list[Any] = []
+    while True:
+        done, some = tasks.next(thread, results)
+        _hand_over(done)
+        if not some:
+            return
+        results = _results_of(some)
 
 
 def _results_of(tasks: list[_Task]) -> list[Any]:
