@@ -33,9 +33,9 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Decode, Step
-from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.runner import GpuRunner, Running
-from headway.engine.gpu.warming import warm_mixed
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.runner import GpuRunner, Running
+from headway.engine.gpu.steps.warming import warm_mixed
 from headway.engine.weights import random_tensors
 
 SHAPES = {name: ALL_SHAPES[name] for name in ("1B", "8B")}

@@ -21,15 +21,15 @@ from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.engine.adapters.peft import LowRank
 from headway.engine.decoders.llama import modules_of
-from headway.engine.gpu.adapters import DeviceAdapters
-from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.kernels.eight_bit import (
     RowScaled,
     multiply_few,
     quantise_rows,
     quantised,
 )
-from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.steps.adapters import DeviceAdapters
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.runner import GpuRunner
 from headway.engine.gpu.tuning import PRODUCTS, AdapterTiles, Tiles, this_device, tuned_for
 
 RANK, SLOTS, REGISTERED = 16, 8, 64

@@ -20,11 +20,11 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.engine.gpu.adapters import DeviceAdapters
-from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.graphs import MixedGraphSizes
-from headway.engine.gpu.inputs import sizes_of
-from headway.engine.gpu.runner import GpuRunner, Running
+from headway.engine.gpu.steps.adapters import DeviceAdapters
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.graphs import MixedGraphSizes
+from headway.engine.gpu.steps.inputs import sizes_of
+from headway.engine.gpu.steps.runner import GpuRunner, Running
 
 SLOTS, REGISTERED, HOT = 8, 64, 5
 RUNNING = 32

@@ -164,10 +164,10 @@ def _launch_all(
     is_fp8: bool = False,
     has_adapters: bool = False,
 ) -> None:
-    from headway.engine.gpu.adapters import DeviceAdapters
-    from headway.engine.gpu.decoder import GpuDecoder
-    from headway.engine.gpu.inputs import MixedSizes
-    from headway.engine.gpu.runner import GpuRunner
+    from headway.engine.gpu.steps.adapters import DeviceAdapters
+    from headway.engine.gpu.steps.decoder import GpuDecoder
+    from headway.engine.gpu.steps.inputs import MixedSizes
+    from headway.engine.gpu.steps.runner import GpuRunner
 
     config = {**config, "num_hidden_layers": 1}
     tensors = _tensors(config, dtype)
@@ -221,7 +221,8 @@ def _launch_logits(name: str) -> None:
 
 def _compute_on(device: Device) -> None:
     """Whatever asks which one it is."""
-    from headway.engine.gpu import runner, tuning
+    from headway.engine.gpu import tuning
+    from headway.engine.gpu.steps import runner
 
     assert runner.this_device is tuning.this_device
     for name, module in list(sys.modules.items()):

@@ -10,7 +10,7 @@ from models import CONFIGS, Engine, build, save_tokenizer
 
 from headway.config import Config, ModelConfig
 from headway.core.generation.limits import Limits
-from headway.engine.gpu.warming import mixed_steps
+from headway.engine.gpu.steps.warming import mixed_steps
 from headway.engine.starting import EngineOptions, start
 from headway.engine.weights import random_tensors, read_config, read_tensors
 from headway.errors import ConfigError

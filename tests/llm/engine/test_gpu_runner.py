@@ -16,12 +16,12 @@ from headway.core.generation.sampling import Sampling  # noqa: E402
 from headway.core.generation.scheduler import GenerationScheduler  # noqa: E402
 from headway.core.generation.sequence import Sequence  # noqa: E402
 from headway.core.generation.step import Decode, Prefill, Step  # noqa: E402
+from headway.engine.cpu.runner import Runner  # noqa: E402
 from headway.engine.decoders.llama import LlamaDecoder  # noqa: E402
-from headway.engine.gpu.decoder import GpuDecoder  # noqa: E402
-from headway.engine.gpu.graphs import MixedGraphSizes  # noqa: E402
-from headway.engine.gpu.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of  # noqa: E402
-from headway.engine.gpu.runner import GpuRunner  # noqa: E402
-from headway.engine.runner import Runner  # noqa: E402
+from headway.engine.gpu.steps.decoder import GpuDecoder  # noqa: E402
+from headway.engine.gpu.steps.graphs import MixedGraphSizes  # noqa: E402
+from headway.engine.gpu.steps.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of  # noqa: E402
+from headway.engine.gpu.steps.runner import GpuRunner  # noqa: E402
 from headway.engine.weights import random_tensors  # noqa: E402
 
 # Triton's interpreter works with numpy before 2.4, which warns; and what only fills a step is

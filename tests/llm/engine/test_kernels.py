@@ -12,8 +12,6 @@ if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
 from headway.core.generation.step import Decode, Placed, Prefill, Step  # noqa: E402
 from headway.engine.adapters.peft import LowRank  # noqa: E402
 from headway.engine.decoders.llama import modules_of  # noqa: E402
-from headway.engine.gpu.adapters import AdaptedRows, DeviceAdapters  # noqa: E402
-from headway.engine.gpu.decoder import GpuDecoder  # noqa: E402
 from headway.engine.gpu.kernels import reference  # noqa: E402
 from headway.engine.gpu.kernels.activation import silu_and_multiply  # noqa: E402
 from headway.engine.gpu.kernels.adapters import (  # noqa: E402
@@ -32,6 +30,8 @@ from headway.engine.gpu.kernels.eight_bit import (  # noqa: E402
 from headway.engine.gpu.kernels.norm import rms_norm  # noqa: E402
 from headway.engine.gpu.kernels.prefill import prefill_attention  # noqa: E402
 from headway.engine.gpu.kernels.rotary import rotate_and_store  # noqa: E402
+from headway.engine.gpu.steps.adapters import AdaptedRows, DeviceAdapters  # noqa: E402
+from headway.engine.gpu.steps.decoder import GpuDecoder  # noqa: E402
 from headway.engine.gpu.tuning import DecodeTiles, PromptTiles, Tiles  # noqa: E402
 
 # Triton's interpreter works with numpy before 2.4, which warns; and what only fills a step is

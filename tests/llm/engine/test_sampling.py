@@ -8,7 +8,7 @@ import torch
 
 from headway.core.generation.sampling import Sampling
 from headway.engine import sampling as host
-from headway.engine.gpu.drawing import CutDraws, Draw
+from headway.engine.gpu.steps.drawing import CutDraws, Draw
 from headway.engine.sampling import Row, chance, sample
 
 PROBABILITIES = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])

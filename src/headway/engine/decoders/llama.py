@@ -15,8 +15,8 @@ from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.layers import Parts, layers_at_once
-from headway.engine.decoders.rotary import pair_neighbours, rope_of, rotate, rotations
-from headway.engine.linear import Linear, PanelLinear, linear
+from headway.engine.cpu.linear import Linear, PanelLinear, linear
+from headway.engine.rotary import pair_neighbours, rope_of, rotate, rotations
 
 
 class LlamaDecoder:

@@ -26,7 +26,7 @@ from headway.engine.decoders.interface import (
     forget_masks,
     register,
 )
-from headway.engine.decoders.support import longest_of, why_not
+from headway.engine.support import longest_of, why_not
 from headway.engine.weights import check_stored
 from headway.errors import ConfigError, HeadwayError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from headway.engine.gpu.inputs import MixedSizes
+from headway.engine.gpu.steps.inputs import MixedSizes
 
 MOST_PROMPTS = 16  # in a step with a graph; in one of many tokens launches cost nothing
 MOST_TOKENS = 2048

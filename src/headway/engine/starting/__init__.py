@@ -10,14 +10,14 @@ import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.cpu.building import compiled, multiplies_bf16
-from headway.engine.decoders.support import longest_of, text_config_of, why_not
-from headway.engine.runner import Runner, load
+from headway.engine.cpu.runner import Runner, load
+from headway.engine.support import longest_of, text_config_of, why_not
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
 from headway.machine import container_cores, free_host_bytes
 
 if TYPE_CHECKING:
-    from headway.engine.gpu.runner import GpuRunner
+    from headway.engine.gpu.steps.runner import GpuRunner
 
 _log = logging.getLogger(__name__)
 _GIB = 1 << 30
@@ -69,7 +69,7 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     if _device_of(options) == "cuda":
         if options.quantization == "int8":
             raise ConfigError("int8 weights are for a CPU; a GPU has fp8", field="quantization")
-        from headway.engine.gpu.starting import start_on_gpu
+        from headway.engine.starting.gpu import start_on_gpu
 
         return start_on_gpu(folder, options, _context(folder, options))
     if options.quantization == "fp8":

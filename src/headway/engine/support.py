@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from headway.engine.decoders.rotary import rope_of
+from headway.engine.rotary import rope_of
 
 Config = Mapping[str, Any]
 Engine = Literal["own", "gpu", "transformers"]

@@ -8,7 +8,7 @@ from headway.core.generation.limits import Limits
 from headway.core.generation.step import Decode, Prefill, Step
 
 if TYPE_CHECKING:
-    from headway.engine.gpu.runner import GpuRunner
+    from headway.engine.gpu.steps.runner import GpuRunner
 
 _LEAST = 16  # tokens of a chunk
 _BESIDE = 8  # decodes, while the size of the prompts varies

@@ -15,15 +15,15 @@ from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Products
 from headway.engine.adapters.table import AdapterTable
 from headway.engine.attention.base import Attention
-from headway.engine.attention.paged import PagedAttention
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.cpu.kernels import Kernels
+from headway.engine.cpu.paged import PagedAttention
 from headway.engine.decoders import llama
-from headway.engine.decoders.support import completed, why_not
 from headway.engine.inputs import Inputs, inputs_of
-from headway.engine.known import Known, MatcherOf, known_of, places_of
 from headway.engine.sampling import Row, Sampled, logprobs_of, sample
+from headway.engine.sequences import Known, MatcherOf, known_of, places_of
+from headway.engine.support import completed, why_not
 from headway.engine.weights import random_tensors, read_config, read_llama
 from headway.errors import ConfigError
 

@@ -14,18 +14,18 @@ import torch
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
-from headway.engine.gpu.adapters import DeviceAdapters
-from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.drawing import CutDraws, Draw
-from headway.engine.gpu.graphs import MOST_PROMPTS, Capture, MixedGraphSizes, batch_sizes
-from headway.engine.gpu.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.kernels.decode import decode_attention, splits_for
 from headway.engine.gpu.kernels.inputs import decode_inputs, join_tables, mixed_inputs
 from headway.engine.gpu.kernels.prefill import prefill_attention
 from headway.engine.gpu.kernels.sampling import sample as sample_on_device
+from headway.engine.gpu.steps.adapters import DeviceAdapters
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.drawing import CutDraws, Draw
+from headway.engine.gpu.steps.graphs import MOST_PROMPTS, Capture, MixedGraphSizes, batch_sizes
+from headway.engine.gpu.steps.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.tuning import this_device
-from headway.engine.known import Known, MatcherOf, Place, known_of, places_of
 from headway.engine.sampling import Sampled, sample
+from headway.engine.sequences import Known, MatcherOf, Place, known_of, places_of
 from headway.errors import InvalidInput
 
 _IN_FLIGHT = 4  # steps whose host buffers are kept

@@ -13,11 +13,11 @@ import torch
 from torch.nn import functional
 
 from headway.engine.cache import Shape
-from headway.engine.decoders.rotary import rope_of, rotations
 from headway.engine.gpu.kernels.activation import silu_and_multiply
 from headway.engine.gpu.kernels.eight_bit import RowScaled
 from headway.engine.gpu.kernels.norm import rms_norm
 from headway.engine.gpu.kernels.rotary import rotate_and_store
+from headway.engine.rotary import rope_of, rotations
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # queries, keys, values
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from headway.core.generation.limits import Limits
-from headway.engine.decoders.support import completed, why_not
-from headway.engine.gpu.adapters import DeviceAdapters
-from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.steps.adapters import DeviceAdapters
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.runner import GpuRunner
+from headway.engine.gpu.steps.warming import warm_mixed
 from headway.engine.gpu.tuning import check_device, this_device
-from headway.engine.gpu.warming import warm_mixed
 from headway.engine.starting import EngineOptions
+from headway.engine.support import completed, why_not
 from headway.engine.weights import random_tensors, read_config, read_llama
 from headway.errors import ConfigError
 
