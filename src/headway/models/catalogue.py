@@ -16,9 +16,9 @@ from headway.errors import ConfigError, nearest
 from headway.model import Model, TensorModel
 from headway.models import editions, targets
 from headway.models.chat.model import LanguageModel, is_language_model
-from headway.models.installed import missing_for
 from headway.models.options import typed
-from headway.models.weights import PackagedWeights, find_weights, is_hub_name
+from headway.models.sources.installed import missing_for
+from headway.models.sources.weights import PackagedWeights, find_weights, is_hub_name
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel | LanguageModel"
 
@@ -73,40 +73,40 @@ OURS: Mapping[str, Entry] = {
             "minilm",
             "text embedding",
             "all-MiniLM-L6-v2: a text becomes 384 numbers; similar texts, similar numbers",
-            model="headway.models.embed:MiniLM",
-            packaged="headway.models.embed:MINILM_WEIGHTS",
+            model="headway.models.ready.embed:MiniLM",
+            packaged="headway.models.ready.embed:MINILM_WEIGHTS",
             install="headway[minilm]",
         ),
         Entry(
             "minilm-rerank",
             "reranking",
             "the same model: how well a document fits a query, as the cosine of their embeddings",
-            model="headway.models.rerank:MiniLMReranker",
-            packaged="headway.models.embed:MINILM_WEIGHTS",
+            model="headway.models.ready.rerank:MiniLMReranker",
+            packaged="headway.models.ready.embed:MINILM_WEIGHTS",
             install="headway[minilm]",
         ),
         Entry(
             "cloneguard",
             "text classification",
             "a MiniLM that tells prompt injections from safe texts",
-            model="headway.models.classify:CloneGuard",
-            packaged="headway.models.classify:CLONEGUARD_WEIGHTS",
+            model="headway.models.ready.classify:CloneGuard",
+            packaged="headway.models.ready.classify:CLONEGUARD_WEIGHTS",
             install="headway[cloneguard]",
         ),
         Entry(
             "rapidocr",
             "reading images",
             "PP-OCR: the lines of text in an image, with their places",
-            model="headway.models.ocr:RapidOCR",
-            packaged="headway.models.ocr:RAPIDOCR_WEIGHTS",
+            model="headway.models.ready.ocr:RapidOCR",
+            packaged="headway.models.ready.ocr:RAPIDOCR_WEIGHTS",
             install="headway[ocr]",
         ),
         Entry(
             "moonshine",
             "speech recognition",
             "Moonshine base: a clip of English speech becomes its text",
-            model="headway.models.speech.moonshine:Moonshine",
-            packaged="headway.models.speech.moonshine:MOONSHINE_WEIGHTS",
+            model="headway.models.ready.speech.moonshine:Moonshine",
+            packaged="headway.models.ready.speech.moonshine:MOONSHINE_WEIGHTS",
             install="headway[moonshine]",
         ),
     )
@@ -231,15 +231,15 @@ def is_saved_model(path: Path) -> bool:
 def folder_maker(path: Path) -> Callable[..., AnyModel]:
     """What diffusers or transformers saved; else the one .onnx or .pt2 file that is in it."""
     if (path / "model_index.json").is_file():
-        return _maker_over(path, "headway.models.draw:DiffusionModel")
+        return _maker_over(path, "headway.models.ready.draw:DiffusionModel")
     if _is_whisper(path):
-        return _maker_over(path, "headway.models.speech.whisper:Whisper")
+        return _maker_over(path, "headway.models.ready.speech.whisper:Whisper")
     if is_language_model(path):
         return functools.partial(LanguageModel, str(path))
     programs = _programs_in(path)
     is_text = all((path / name).is_file() for name in ("config.json", "tokenizer.json"))
     if is_text or not programs:
-        return _maker_over(path, "headway.models.transformers:model_in")
+        return _maker_over(path, "headway.models.ready.transformers:model_in")
     if len(programs) > 1:
         names = ", ".join(program.name for program in programs)
         raise ConfigError(f"{path} has several models ({names}): say which, or call one model.onnx")

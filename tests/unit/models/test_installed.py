@@ -5,9 +5,9 @@ import importlib.metadata
 import pytest
 
 from headway import ConfigError
-from headway.models import installed
 from headway.models.catalogue import OURS, build
-from headway.models.installed import missing_for
+from headway.models.sources import installed
+from headway.models.sources.installed import missing_for
 
 HAVE = {"headway", "numpy"}
 REQUIRES = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.models.installed import is_installed
+from headway.models.sources.installed import is_installed
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.encoders import Encoder, Head, OnnxEncoder
-from headway.models.pooling import Pooling, Step, mean_of, through, unit
-from headway.models.text import TextModel
-from headway.models.weights import PackagedWeights, find_weights
+from headway.models.ready.texts.encoders import Encoder, Head, OnnxEncoder
+from headway.models.ready.texts.pooling import Pooling, Step, mean_of, through, unit
+from headway.models.ready.texts.text import TextModel
+from headway.models.sources.weights import PackagedWeights, find_weights
 
 DIMENSIONS = 384
 _FILES = ("tokenizer.json", "model.onnx*", "onnx/model.onnx*")

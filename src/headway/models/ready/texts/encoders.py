@@ -13,7 +13,7 @@ import numpy
 from headway.backends.onnx import device_of, likely_device, open_session
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
-from headway.models import opening, packed, proof
+from headway.models.ready.texts import opening, packed, proof
 
 Array = numpy.ndarray[Any, Any]
 

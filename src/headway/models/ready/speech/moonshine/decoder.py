@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from headway.models.speech.moonshine.graph import BLOCK, BLOCKS, FRAMES, ROWS
+from headway.models.ready.speech.moonshine.graph import BLOCK, BLOCKS, FRAMES, ROWS
 
 Array = numpy.ndarray[Any, Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from headway.models.speech.moonshine.onnx_graph import MICROSOFT, Graph, layers
+from headway.models.ready.speech.moonshine.onnx_graph import MICROSOFT, Graph, layers
 
 OUTPUT = "last_hidden_state"
 _POSITIONS = 2048  # frames; a part has 1250 at most

@@ -12,7 +12,7 @@ import numpy
 
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, Tensor
-from headway.models.speech.audio import (
+from headway.models.ready.speech.audio import (
     RATE,
     Cut,
     Samples,

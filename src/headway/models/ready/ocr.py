@@ -13,8 +13,8 @@ import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.images import MAX_PIXELS, ImageModel
-from headway.models.weights import PackagedWeights
+from headway.models.ready.images import MAX_PIXELS, ImageModel
+from headway.models.sources.weights import PackagedWeights
 
 Array = numpy.ndarray[Any, Any]
 _DETECTOR = "PP-OCRv6_det_small.onnx"

@@ -13,10 +13,10 @@ import numpy
 
 from headway.errors import InvalidInput
 from headway.model import Tensor
-from headway.models.embed import check_width, checked_tokens, minilm_encoder, without_prompt
-from headway.models.encoders import Encoder, Head
-from headway.models.pooling import Step, all_of, mean_of, sigmoid, through, unit
-from headway.models.text import TextModel, length_of, words
+from headway.models.ready.embed import check_width, checked_tokens, minilm_encoder, without_prompt
+from headway.models.ready.texts.encoders import Encoder, Head
+from headway.models.ready.texts.pooling import Step, all_of, mean_of, sigmoid, through, unit
+from headway.models.ready.texts.text import TextModel, length_of, words
 
 Array = numpy.ndarray[Any, Any]
 

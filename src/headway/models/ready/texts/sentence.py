@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from headway.errors import ConfigError
-from headway.models.pooling import (
+from headway.models.ready.texts.pooling import (
     POOLINGS,
     Array,
     Dense,
@@ -27,7 +27,7 @@ from headway.models.pooling import (
     identity,
     unit,
 )
-from headway.models.weights import read_json
+from headway.models.sources.weights import read_json
 
 # Older names of the pooling modes, in the order in which they are laid side by side.
 _OLDER_MODES = {

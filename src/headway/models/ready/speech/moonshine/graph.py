@@ -16,8 +16,8 @@ from typing import Any
 import numpy
 
 from headway.errors import ConfigError
-from headway.models.speech.moonshine.encoder import edited_encoder, multiply_in_int8
-from headway.models.speech.moonshine.onnx_graph import MICROSOFT, Graph, layers
+from headway.models.ready.speech.moonshine.encoder import edited_encoder, multiply_in_int8
+from headway.models.ready.speech.moonshine.onnx_graph import MICROSOFT, Graph, layers
 
 BLOCK = 128  # frames: smaller ones are more work, larger ones more padding in the last of a row
 # What a step takes beside its tokens, its own past and what was heard:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.models.weights import read_json
+from headway.models.sources.weights import read_json
 
 # Of these, which write texts, the half that reads them serves alone.
 _ENCODERS = {

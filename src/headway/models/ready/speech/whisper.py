@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
-from headway.models.speech.audio import RATE, Samples
-from headway.models.speech.transcribe import Clip, Heard, SpeechModel
-from headway.models.weights import read_json
+from headway.models.ready.speech.audio import RATE, Samples
+from headway.models.ready.speech.transcribe import Clip, Heard, SpeechModel
+from headway.models.sources.weights import read_json
 
 _AT_ONCE = 16  # parts
 

@@ -9,11 +9,11 @@ import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.embed import check_width, checked_tokens
-from headway.models.encoders import Encoder, OnnxEncoder
-from headway.models.pooling import all_of, sigmoid, softmax
-from headway.models.text import TextModel
-from headway.models.weights import PackagedWeights
+from headway.models.ready.embed import check_width, checked_tokens
+from headway.models.ready.texts.encoders import Encoder, OnnxEncoder
+from headway.models.ready.texts.pooling import all_of, sigmoid, softmax
+from headway.models.ready.texts.text import TextModel
+from headway.models.sources.weights import PackagedWeights
 
 Array = numpy.ndarray[Any, Any]
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.models.classify import TextClassifier
-from headway.models.embed import TextEmbedder
-from headway.models.encoders import Encoder, OnnxEncoder, TorchEncoder
-from headway.models.packed import can_pack
-from headway.models.pooling import Pooling, activation_named, identity, sigmoid, softmax
-from headway.models.proof import LONG
-from headway.models.rerank import CosineReranker, CrossEncoder
-from headway.models.sentence import Sentences, read_sentences, width_through
-from headway.models.text import TextModel
-from headway.models.weights import read_json
+from headway.models.ready.classify import TextClassifier
+from headway.models.ready.embed import TextEmbedder
+from headway.models.ready.rerank import CosineReranker, CrossEncoder
+from headway.models.ready.texts.encoders import Encoder, OnnxEncoder, TorchEncoder
+from headway.models.ready.texts.packed import can_pack
+from headway.models.ready.texts.pooling import Pooling, activation_named, identity, sigmoid, softmax
+from headway.models.ready.texts.proof import LONG
+from headway.models.ready.texts.sentence import Sentences, read_sentences, width_through
+from headway.models.ready.texts.text import TextModel
+from headway.models.sources.weights import read_json
 
 _LONGEST_PROOF = 1024
 _ONNX = ("onnx/model.onnx", "model.onnx")

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy
 
 from headway.errors import ConfigError
-from headway.models.speech.audio import RATE, Samples
-from headway.models.speech.moonshine.decoder import Decoder, blocks_of
-from headway.models.speech.moonshine.encoder import has_fast_int8
-from headway.models.speech.moonshine.graph import BLOCK, decoder_sessions, encoder_session
-from headway.models.speech.transcribe import SAMPLES_S, SpeechModel
-from headway.models.weights import PackagedWeights, find_weights
+from headway.models.ready.speech.audio import RATE, Samples
+from headway.models.ready.speech.moonshine.decoder import Decoder, blocks_of
+from headway.models.ready.speech.moonshine.encoder import has_fast_int8
+from headway.models.ready.speech.moonshine.graph import BLOCK, decoder_sessions, encoder_session
+from headway.models.ready.speech.transcribe import SAMPLES_S, SpeechModel
+from headway.models.sources.weights import PackagedWeights, find_weights
 
 Array = numpy.ndarray[Any, Any]
 

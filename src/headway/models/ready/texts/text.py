@@ -11,9 +11,9 @@ import numpy
 
 from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.model import Model, Tensor
-from headway.models.encoders import EncodedBatch, Encoder, ProofTexts
-from headway.models.proof import LENGTHS
-from headway.models.weights import read_json
+from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofTexts
+from headway.models.ready.texts.proof import LENGTHS
+from headway.models.sources.weights import read_json
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
