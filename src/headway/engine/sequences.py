@@ -8,10 +8,10 @@ import torch
 
 from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.step import Step
-from headway.engine.sampling import Row
+from headway.engine.sampling import Row, Sampled
 
 
-class Matcher(Protocol):
+class GrammarMatcher(Protocol):
     """How far one answer has come in its grammar."""
 
     def allowed(self, generated: Sequence[int]) -> Any:
@@ -19,7 +19,7 @@ class Matcher(Protocol):
         ...
 
 
-MatcherOf = Callable[[str], Matcher]
+MatcherOf = Callable[[str], GrammarMatcher]
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Known:
     prompt: tuple[int, ...]
     sampling: Sampling
     generated: list[int] = field(default_factory=list)
-    matcher: Matcher | None = None
+    matcher: GrammarMatcher | None = None
     # Where the prompt is scored: by position, so that it does not matter in how many chunks, and
     # how often, it is computed.
     scores: dict[int, Logprobs] = field(default_factory=dict)
@@ -45,17 +45,41 @@ class Known:
         return Row(self.sampling, position, self.prompt, self.generated, allowed)
 
 
-def known_of(
-    prompt: tuple[int, ...],
-    sampling: Sampling,
-    generated: Iterable[int],
-    matcher_of: MatcherOf | None,
-) -> Known:
-    matcher = None
-    if sampling.grammar:
-        assert matcher_of is not None, "the door lets no grammar in"
-        matcher = matcher_of(sampling.grammar)
-    return Known(prompt, sampling, list(generated), matcher)
+class Sequences:
+    """Those that an engine knows: what a runner is to those who hand it steps."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Known] = {}
+        self.matcher_of: MatcherOf | None = None  # for answers of a given form
+
+    def add(
+        self,
+        sequence: int,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        generated: Iterable[int] = (),
+    ) -> None:
+        """A sequence that a step will name; some of its tokens may come from an earlier engine."""
+        matcher = None
+        if sampling.grammar:
+            assert self.matcher_of is not None, "the door lets no grammar in"
+            matcher = self.matcher_of(sampling.grammar)
+        self._known[sequence] = Known(prompt, sampling, list(generated), matcher)
+
+    def drop(self, sequence: int) -> None:
+        """It has ended. Harmless if it is not known."""
+        self._known.pop(sequence, None)
+
+    def note(self, step: Step, sampled: Sampled) -> None:
+        """What a step has sampled, for the sequences that have not ended meanwhile."""
+        for index, sequence in enumerate(step.sampled):
+            known = self._known.get(sequence)
+            if known is not None:
+                logprobs = sampled.logprobs[index]
+                if known.sampling.scores_prompt and not known.generated and logprobs is not None:
+                    sampled.logprobs[index] = known.scored(logprobs)
+                known.generated.append(sampled.tokens[index])
 
 
 class Place(NamedTuple):

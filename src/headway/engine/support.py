@@ -8,25 +8,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from headway.engine.architecture import DEFAULTS, LlamaSpec, completed
 from headway.engine.rotary import rope_of
 
 Config = Mapping[str, Any]
 Engine = Literal["own", "gpu", "transformers"]
 
-# Our own definition: each model type, and what its keys are where config.json leaves them out.
-_COMMON = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
-_WINDOWED = {"use_sliding_window": False, "sliding_window": 4096, "max_position_embeddings": 32768}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {**_COMMON, "max_position_embeddings": 2048},
-    "mistral": {
-        **_COMMON,
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-    },
-    "qwen2": {**_COMMON, **_WINDOWED, "num_key_value_heads": 32},
-    "qwen3": {**_COMMON, **_WINDOWED, "num_key_value_heads": 32, "head_dim": 128},
-}
 _SIZES = (
     "hidden_size",
     "intermediate_size",
@@ -104,8 +91,8 @@ def why_not(config: Config, engine: Engine) -> str | None:
     if engine == "transformers":
         return _odd_rope(text, _ROPES)
     kind = config.get("model_type")
-    if kind not in _DEFAULTS:
-        return f"model_type {kind!r}: ours are {', '.join(_DEFAULTS)}"
+    if kind not in DEFAULTS:
+        return f"model_type {kind!r}: ours are {', '.join(DEFAULTS)}"
     return _not_ours(completed(config)) or (
         _not_on_gpu(completed(config)) if engine == "gpu" else None
     )
@@ -117,16 +104,11 @@ def text_config_of(config: Config) -> Config:
     return nested if isinstance(nested, Mapping) else config
 
 
-def completed(config: Config) -> dict[str, Any]:
-    """With what the model's own class takes for keys that are left out. Ours only."""
-    return {**_DEFAULTS[config["model_type"]], **config}
-
-
 def longest_of(config: Config) -> int:
     """The context that the model was made for; with a sliding window, a chunk of attention or a
     rope that changes with the length, as far as neither matters: up to there it is exact."""
     text = text_config_of(config)
-    if text.get("model_type") in _DEFAULTS:
+    if text.get("model_type") in DEFAULTS:
         text = completed(text)
     names = list(_LENGTHS[:3])
     if _has_window(text):
@@ -241,12 +223,10 @@ def _odd_value(config: Config) -> str | None:
         return f"layer_types: {odd[0]}"
     if "sliding_attention" in (config.get("layer_types") or ()) and not _has_window(config):
         return "layer_types has sliding_attention, and there is no sliding_window"
-    heads, kv_heads = config["num_attention_heads"], kv_heads_of(config)
-    if heads % kv_heads:
-        return f"{heads} attention heads are not a multiple of {kv_heads} key heads"
-    return (
-        f"head_dim is {head_size_of(config)}, an odd number" if head_size_of(config) % 2 else None
-    )
+    spec = LlamaSpec.of(config)
+    if spec.heads % spec.kv_heads:
+        return f"{spec.heads} attention heads are not a multiple of {spec.kv_heads} key heads"
+    return f"head_dim is {spec.head_size}, an odd number" if spec.head_size % 2 else None
 
 
 def _has_window(config: Config) -> bool:
@@ -271,15 +251,7 @@ def _is_positive(value: object) -> bool:
 
 
 def _not_on_gpu(config: Config) -> str | None:
-    size = head_size_of(config)
+    size = LlamaSpec.of(config).head_size
     if size & (size - 1) or not 16 <= size <= 256:
         return f"head_dim is {size}; a GPU's kernels have 16, 32, 64, 128 and 256"
     return None
-
-
-def kv_heads_of(config: Config) -> int:
-    return int(config.get("num_key_value_heads") or config["num_attention_heads"])
-
-
-def head_size_of(config: Config) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])

@@ -9,9 +9,9 @@ import torch
 from models import CONFIGS, build
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, MistralConfig
 
-from headway.engine.cpu.runner import load
 from headway.engine.decoders import interface
 from headway.engine.decoders.interface import causal_until
+from headway.engine.decoders.loading import load
 from headway.engine.starting import EngineOptions, start
 from headway.engine.support import longest_of, why_not
 from headway.errors import ConfigError

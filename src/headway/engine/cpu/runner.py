@@ -1,10 +1,7 @@
-"""Runs steps, in order, on one device. Decides nothing: the step says what to compute."""
+"""Runs steps, in order, on the CPU. Decides nothing: the step says what to compute."""
 
-import logging
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -19,15 +16,19 @@ from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.paged import PagedAttention
-from headway.engine.decoders import llama
 from headway.engine.inputs import Inputs, inputs_of
 from headway.engine.sampling import Row, Sampled, logprobs_of, sample
-from headway.engine.sequences import Known, MatcherOf, known_of, places_of
-from headway.engine.support import completed, why_not
-from headway.engine.weights import random_tensors, read_config, read_llama
-from headway.errors import ConfigError
+from headway.engine.sequences import Known, Sequences, places_of
 
-_log = logging.getLogger(__name__)
+
+class DecoderInputs(NamedTuple):
+    """One step's, as a decoder takes them: all its sequences' tokens in one row."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    attention: Attention
+    rows: torch.Tensor  # after which logits are asked for
+    adapting: Adapting | None = None
 
 
 class Decoder(Protocol):
@@ -42,75 +43,9 @@ class Decoder(Protocol):
 
     def packed(self, weights: Weights) -> Products: ...
 
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        positions: torch.Tensor,
-        attention: Attention,
-        rows: torch.Tensor,
-        adapting: Adapting | None = None,
-    ) -> torch.Tensor: ...
-
-
-def load(
-    folder: Path,
-    *,
-    dtype: torch.dtype,
-    max_context: int,
-    use_transformers: bool = False,
-    random_weights: bool = False,
-    kernels: Kernels | None = None,
-    is_rounded: bool = False,
-) -> Decoder:
-    """The folder's model: our own definition where it is one of Llama's kin.
-
-    Rounded: with weights of 8 bits.
-    """
-    config = read_config(folder)
-    reason = why_not(config, "own")
-    if reason is None and not use_transformers:
-        config = completed(config)
-        tensors = (
-            random_tensors(config, dtype=dtype, device="cpu")
-            if random_weights
-            else read_llama(folder, config)
-        )
-        return llama.LlamaDecoder(
-            config,
-            tensors,
-            dtype=dtype,
-            max_context=max_context,
-            kernels=kernels,
-            is_rounded=is_rounded,
-        )
-    if is_rounded:
-        raise ConfigError(f"int8 is for models of Llama's kind; {reason}", field="quantization")
-    if random_weights:
-        raise ConfigError(
-            f"is for models of Llama's kind; {reason}", field="options.random_weights"
-        )
-    _log.info("computed through transformers, %s", reason or "as is asked")
-    return _of_transformers(folder, config, dtype, max_context, kernels)
-
-
-def _of_transformers(
-    folder: Path,
-    config: Mapping[str, Any],
-    dtype: torch.dtype,
-    max_context: int,
-    kernels: Kernels | None,
-) -> Decoder:
-    reason = why_not(config, "transformers")
-    if reason is not None:  # before transformers is imported, and its own defaults are read
-        raise ConfigError(f"{folder}: {reason}")
-    try:
-        from headway.engine.decoders.proof import prove
-        from headway.engine.decoders.transformers import TransformersDecoder
-    except ImportError as error:
-        raise ConfigError(f"{folder} needs transformers: {error}") from error
-    decoder = TransformersDecoder(folder, dtype=dtype, max_context=max_context, kernels=kernels)
-    prove(decoder)
-    return decoder
+    def __call__(self, inputs: DecoderInputs) -> torch.Tensor:
+        """The logits."""
+        ...
 
 
 class _Scored(NamedTuple):
@@ -131,13 +66,14 @@ class _Done:
         return self.sampled
 
 
-class Runner:
+class Runner(Sequences):
     depth = 1  # steps at a time
     computes = "on the CPU"
 
     def __init__(
         self, decoder: Decoder, limits: Limits, *, device: str = "cpu", max_adapter_rank: int = 64
     ) -> None:
+        super().__init__()
         self._decoder = decoder
         self.limits = limits
         self.vocabulary = decoder.vocabulary
@@ -146,29 +82,12 @@ class Runner:
         has_kernels = kernels is not None and kernels.attends(self._cache.keys[0])
         self._kernels = kernels if has_kernels else None  # for attention
         self._tables = Tables(limits, device=device)
-        self._known: dict[int, Known] = {}
         self.adapters = AdapterTable(
             decoder,
             slots=limits.adapter_slots,
             sequences=limits.max_sequences,
             max_rank=max_adapter_rank,
         )
-        self.matcher_of: MatcherOf | None = None  # for answers of a given form
-
-    def add(
-        self,
-        sequence: int,
-        prompt: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        generated: Iterable[int] = (),
-    ) -> None:
-        """A sequence that a step will name; some of its tokens may come from an earlier engine."""
-        self._known[sequence] = known_of(prompt, sampling, generated, self.matcher_of)
-
-    def drop(self, sequence: int) -> None:
-        """It has ended. Harmless if it is not known."""
-        self._known.pop(sequence, None)
 
     def start(self, step: Step) -> "_Done":
         """The CPU computes it at once: there is nothing to run beside."""
@@ -185,7 +104,8 @@ class Runner:
             scored = self._scored(step, inputs)
             count = len(inputs.sampled)
             rows = torch.cat([inputs.sampled, torch.tensor([each.row for each in scored]).long()])
-            logits = self._decoder(inputs.ids, inputs.positions, attention, rows, adapting)
+            given = DecoderInputs(inputs.ids, inputs.positions, attention, rows, adapting)
+            logits = self._decoder(given)
             for score, line in zip(scored, logits[count:], strict=True):
                 top = score.known.sampling.logprobs or 0
                 score.known.scores[score.position] = logprobs_of(line.float(), score.token, top)
@@ -193,13 +113,7 @@ class Runner:
                 return Sampled([], [])
             sampled = sample(logits[:count], self._rows(step))
             self._tables.last[inputs.slots] = torch.tensor(sampled.tokens)
-        for index, sequence in enumerate(step.sampled):
-            known = self._known.get(sequence)
-            if known is not None:
-                logprobs = sampled.logprobs[index]
-                if known.sampling.scores_prompt and not known.generated and logprobs is not None:
-                    sampled.logprobs[index] = known.scored(logprobs)
-                known.generated.append(sampled.tokens[index])
+        self.note(step, sampled)
         return sampled
 
     def _scored(self, step: Step, inputs: Inputs) -> "list[_Scored]":

@@ -10,7 +10,8 @@ import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.cpu.building import compiled, multiplies_bf16
-from headway.engine.cpu.runner import Runner, load
+from headway.engine.cpu.runner import Runner
+from headway.engine.decoders.loading import load
 from headway.engine.support import longest_of, text_config_of, why_not
 from headway.engine.weights import read_config
 from headway.errors import ConfigError

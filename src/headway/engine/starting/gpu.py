@@ -2,18 +2,18 @@
 ready."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from headway.core.generation.limits import Limits
+from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.steps.adapters import DeviceAdapters
 from headway.engine.gpu.steps.decoder import GpuDecoder
 from headway.engine.gpu.steps.runner import GpuRunner
 from headway.engine.gpu.steps.warming import warm_mixed
 from headway.engine.gpu.tuning import check_device, this_device
 from headway.engine.starting import EngineOptions
-from headway.engine.support import completed, why_not
+from headway.engine.support import why_not
 from headway.engine.weights import random_tensors, read_config, read_llama
 from headway.errors import ConfigError
 
@@ -35,24 +35,24 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
     reason = why_not(config, "gpu")
     if reason is not None:
         raise ConfigError(f'not computed on a GPU, try device = "cpu": {reason}', field="device")
-    config = completed(config)
+    spec = LlamaSpec.of(config)
     dtype = _DTYPES.get(options.dtype)
     if dtype is None:
         raise ConfigError(f"{options.dtype!r} is not one of {', '.join(_DTYPES)}", field="dtype")
     check_device(dtype, options.quantization, this_device())
     tensors = (
-        random_tensors(config, dtype=dtype, device="cuda")
+        random_tensors(spec, dtype=dtype, device="cuda")
         if options.random_weights
-        else read_llama(folder, config)
+        else read_llama(folder, spec)
     )
-    decoder = GpuDecoder(config, tensors, dtype=dtype, device="cuda", max_context=context)
+    decoder = GpuDecoder(spec, tensors, dtype=dtype, device="cuda", max_context=context)
     if options.quantization == "fp8":
         decoder.quantise()
         torch.cuda.empty_cache()  # what the weights were goes to the cache
-    adapters = _adapters(options, config, dtype)  # before the cache: it takes what is left
+    adapters = _adapters(options, spec, dtype)  # before the cache: it takes what is left
     step_tokens = max(options.step_tokens, _STEP_TOKENS)
     block_bytes = decoder.shape.block_bytes(_BLOCK_SIZE, dtype)
-    blocks = _room(options, config, step_tokens, dtype) // block_bytes
+    blocks = _room(options, spec, step_tokens, dtype) // block_bytes
     if blocks < 1:
         raise ConfigError(
             "the device's free memory is too little for one block of the cache",
@@ -85,13 +85,11 @@ def _slots(options: EngineOptions) -> int:
     return 8 if options.adapters else 0
 
 
-def _adapters(
-    options: EngineOptions, config: dict[str, Any], dtype: torch.dtype
-) -> DeviceAdapters | None:
+def _adapters(options: EngineOptions, spec: LlamaSpec, dtype: torch.dtype) -> DeviceAdapters | None:
     if not _slots(options):
         return None
     return DeviceAdapters(
-        config,
+        spec,
         slots=_slots(options),
         sequences=options.max_sequences or _SEQUENCES,
         max_rank=options.max_adapter_rank or 16,
@@ -100,13 +98,12 @@ def _adapters(
     )
 
 
-def _room(options: EngineOptions, config: object, step_tokens: int, dtype: torch.dtype) -> int:
+def _room(options: EngineOptions, spec: LlamaSpec, step_tokens: int, dtype: torch.dtype) -> int:
     """Bytes for the cache: what was asked for, or what is left beside weights and a step."""
     if options.kv_cache_gib is not None:
         return int(options.kv_cache_gib * _GIB)
-    assert isinstance(config, dict)
     torch.cuda.empty_cache()  # single matrices that were packed
     free, total = torch.cuda.mem_get_info()
-    widest = max(2 * config["intermediate_size"], config["vocab_size"] // 8)
+    widest = max(2 * spec.inner, spec.vocabulary // 8)
     step = 3 * step_tokens * widest * dtype.itemsize + 3 * _GIB  # and graphs
     return int(min(free, total * _SHARE - (total - free)) - step)

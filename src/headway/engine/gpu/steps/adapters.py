@@ -5,15 +5,14 @@ All of one adapter is one stretch of memory, so that a swap is one copy. It is q
 device's own order, between the step that last used the slot and the one that needs it now.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from headway.core.generation.step import Step
 from headway.engine.adapters.peft import Sizes, Weights, read_adapter
-from headway.engine.decoders.llama import modules_of
+from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.kernels.adapters import (
     Groups,
     Matrices,
@@ -40,7 +39,7 @@ class _Place(NamedTuple):
 class DeviceAdapters:
     def __init__(
         self,
-        config: Mapping[str, Any],
+        spec: LlamaSpec,
         *,
         slots: int,
         sequences: int,
@@ -49,7 +48,8 @@ class DeviceAdapters:
         device: str,
         tuning: AdapterTiles | None = None,
     ) -> None:
-        self._modules = [modules_of(config, each) for each in range(config["num_hidden_layers"])]
+        self._spec = spec
+        self._modules = [spec.products(each) for each in range(spec.layers)]
         self._max_rank = max_rank
         self._rank = max(16, 1 << (max_rank - 1).bit_length())
         self._dtype = dtype
@@ -76,12 +76,7 @@ class DeviceAdapters:
 
     @property
     def adaptable(self) -> Sizes:
-        return {
-            module: sizes
-            for layer in self._modules
-            for product in layer.values()
-            for module, sizes in product.items()
-        }
+        return self._spec.modules()
 
     def read(self, folder: Path) -> torch.Tensor:
         """From any thread. Raises ConfigError."""

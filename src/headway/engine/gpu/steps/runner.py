@@ -25,13 +25,13 @@ from headway.engine.gpu.steps.graphs import MOST_PROMPTS, Capture, MixedGraphSiz
 from headway.engine.gpu.steps.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.tuning import this_device
 from headway.engine.sampling import Sampled, sample
-from headway.engine.sequences import Known, MatcherOf, Place, known_of, places_of
+from headway.engine.sequences import Known, Place, Sequences, places_of
 from headway.errors import InvalidInput
 
 _IN_FLIGHT = 4  # steps whose host buffers are kept
 
 
-class Running:
+class DeviceStep:
     """A step on the device."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Running:
         return self._sampled
 
 
-class GpuRunner:
+class GpuRunner(Sequences):
     depth = 2  # steps at a time: the next one is on its way while one runs
     computes = "on the GPU"
 
@@ -85,6 +85,7 @@ class GpuRunner:
         has_graphs: bool = True,
     ) -> None:
         """Without graphs a step of decodes is launched kernel by kernel: for comparison."""
+        super().__init__()
         shape, device = decoder.shape, decoder.device
         self.limits = limits
         self.vocabulary = decoder.vocabulary
@@ -120,13 +121,11 @@ class GpuRunner:
         self._mixed_sizes = MixedGraphSizes(limits.step_tokens, slots)
         # By rows of decodes or sizes with prompts, and whether some have adapters.
         self._graphs: dict[tuple[int | MixedSizes, bool], torch.cuda.CUDAGraph] = {}
-        self._known: dict[int, Known] = {}
         self._special: set[int] = set()  # sequences for which a step's graph does not draw
-        self._unsettled: Running | None = None
+        self._unsettled: DeviceStep | None = None
         self._draw_cut = CutDraws(
             slots, self.vocabulary, in_flight=_IN_FLIGHT, is_pinned=self._is_cuda
         )
-        self.matcher_of: MatcherOf | None = None  # for answers of a given form
 
     # ---- sequences
 
@@ -138,16 +137,14 @@ class GpuRunner:
         *,
         generated: Iterable[int] = (),
     ) -> None:
-        """A sequence that a step will name; some of its tokens may come from an earlier engine."""
         if sampling.scores_prompt:
             raise InvalidInput("echo: with logprobs needs an engine on a CPU; this one is on a GPU")
-        self._known[sequence] = known_of(prompt, sampling, generated, self.matcher_of)
+        super().add(sequence, prompt, sampling, generated=generated)
         if not _is_simple(sampling):
             self._special.add(sequence)
 
     def drop(self, sequence: int) -> None:
-        """It has ended. Harmless if it is not known."""
-        self._known.pop(sequence, None)
+        super().drop(sequence)
         self._special.discard(sequence)
 
     # ---- graphs
@@ -249,7 +246,7 @@ class GpuRunner:
 
     # ---- steps
 
-    def start(self, step: Step) -> Running:
+    def start(self, step: Step) -> DeviceStep:
         """Hand the step to the device. Returns as soon as the step before needs nothing more."""
         with torch.inference_mode():
             before, self._unsettled = self._unsettled, None  # a step that fails, fails once
@@ -263,7 +260,7 @@ class GpuRunner:
             drawn, by_host = self._special_rows(step)
             if drawn:
                 self._draw_cut(drawn, self._logits, self._tokens, self._last)
-            running = Running(self, step, began, by_host)
+            running = DeviceStep(self, step, began, by_host)
             if by_host:
                 self._unsettled = running
             return running
@@ -347,12 +344,6 @@ class GpuRunner:
             into.tokens[place.row], into.logprobs[place.row] = token, logprobs
         slots = torch.tensor([place.slot for place, _ in rows], device=logits.device)
         self._last[slots] = torch.tensor(chosen.tokens, device=logits.device)
-
-    def note(self, step: Step, sampled: Sampled) -> None:
-        for sequence, token in zip(step.sampled, sampled.tokens, strict=True):
-            known = self._known.get(sequence)
-            if known is not None:
-                known.generated.append(token)
 
 
 def _is_simple(sampling: Sampling) -> bool:
