@@ -20,7 +20,9 @@ _SIZES = (
     "num_attention_heads",
     "num_hidden_layers",
     "vocab_size",
+    "max_position_embeddings",
 )
+_DERIVED = ("head_dim", "num_key_value_heads")  # null: they follow from the others
 _LENGTHS = (
     "max_position_embeddings",
     "n_positions",
@@ -30,8 +32,9 @@ _LENGTHS = (
 )
 _USED = {
     *_SIZES,
-    *("head_dim", "hidden_act", "layer_types", "max_position_embeddings", "max_window_layers"),
-    *("model_type", "num_key_value_heads", "rms_norm_eps", "rope_parameters", "rope_scaling"),
+    *_DERIVED,
+    *("hidden_act", "layer_types", "max_window_layers"),
+    *("model_type", "rms_norm_eps", "rope_parameters", "rope_scaling"),
     *("rope_theta", "sliding_window", "tie_word_embeddings", "use_sliding_window"),
     "attention_bias",
 }
@@ -84,6 +87,9 @@ _LAYERS = {"full_attention", "attention", "sliding_attention", "chunked_attentio
 def why_not(config: Config, engine: Engine) -> str | None:
     """The reason why that engine does not compute this config.json; None: it does."""
     text = text_config_of(config)
+    for each in (config, text):
+        if not isinstance(each.get("model_type", ""), str):
+            return f"model_type is {each['model_type']!r}, not a name"
     checks = (_quantised, _odd_length, _contradiction, _odd_layer)
     found = _quantised(config) or next(filter(None, (check(text) for check in checks)), None)
     if found is not None:
@@ -150,13 +156,15 @@ def _contradiction(text: Config) -> str | None:
     """Rope parameters are in three places, by the version that wrote them."""
     parameters, scaling = text.get("rope_parameters"), text.get("rope_scaling")
     for name, rope in (("rope_parameters", parameters), ("rope_scaling", scaling)):
-        if rope and not isinstance(rope, Mapping):
+        if rope is not None and not isinstance(rope, Mapping):
             return f"{name} is no object"
     if parameters and scaling and dict(parameters) != dict(scaling):
         return "rope_parameters and rope_scaling say different things"
     theta = text.get("rope_theta")
     for rope in _ropes(text):
-        if {rope.get("type") or rope["rope_type"], rope["rope_type"]} != {rope["rope_type"]}:
+        if not isinstance(rope["rope_type"], str):
+            return f"rope_type is {rope['rope_type']!r}, not a name"
+        if (rope.get("type") or rope["rope_type"]) != rope["rope_type"]:
             return f"rope type {rope['type']!r} and rope_type {rope['rope_type']!r} differ"
         if not _is_nested(text) and theta not in (None, rope["rope_theta"]):
             return f"rope_theta is {theta} and, in the rope's parameters, {rope['rope_theta']}"
@@ -164,7 +172,9 @@ def _contradiction(text: Config) -> str | None:
 
 
 def _odd_layer(text: Config) -> str | None:
-    kinds = text.get("layer_types") or ()
+    kinds = text.get("layer_types") or []
+    if not isinstance(kinds, list | tuple):
+        return f"layer_types is {kinds!r}, no list"
     odd = sorted({str(each) for each in kinds} - _LAYERS)
     if odd:
         return f"layer_types: {', '.join(odd)}; computed are {', '.join(sorted(_LAYERS))}"
@@ -199,7 +209,8 @@ def _is_nested(text: Config) -> bool:
 
 def _not_ours(config: Config) -> str | None:
     """Every key is used, or known to be without effect."""
-    for name in _SIZES:
+    stated = [name for name in _DERIVED if config.get(name) is not None]
+    for name in (*_SIZES, *stated):
         if not isinstance(config.get(name), int) or config[name] < 1:
             return f"{name} is {config.get(name)!r}, not a size"
     for name, value in config.items():
@@ -208,25 +219,39 @@ def _not_ours(config: Config) -> str | None:
                 return f"{name} is {value!r}"
         elif name not in _USED and name not in _WITHOUT_EFFECT and not name.startswith("_"):
             return f"{name} (in config.json) is not known"
-    return _odd_value(config) or _odd_rope(config, _OWN_ROPES) or _odd_parameters(config)
+    checks = (_odd_value, _odd_own_layers, _odd_own_rope)
+    return next(filter(None, (check(config) for check in checks)), None)
 
 
 def _odd_value(config: Config) -> str | None:
     if config["hidden_act"] != "silu":
         return f"hidden_act {config['hidden_act']!r}"
+    if not _is_positive(config["rms_norm_eps"]):
+        return f"rms_norm_eps is {config['rms_norm_eps']!r}"
     if config["tie_word_embeddings"] not in (True, False):
         return f"tie_word_embeddings is {config['tie_word_embeddings']!r}"
     if config.get("attention_bias") and config["model_type"] in ("mistral", "qwen2"):
         return "attention_bias"
-    odd = sorted(set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"})
-    if odd:
-        return f"layer_types: {odd[0]}"
-    if "sliding_attention" in (config.get("layer_types") or ()) and not _has_window(config):
-        return "layer_types has sliding_attention, and there is no sliding_window"
     spec = LlamaSpec.of(config)
     if spec.heads % spec.kv_heads:
         return f"{spec.heads} attention heads are not a multiple of {spec.kv_heads} key heads"
     return f"head_dim is {spec.head_size}, an odd number" if spec.head_size % 2 else None
+
+
+def _odd_own_layers(config: Config) -> str | None:
+    kinds = config.get("layer_types")
+    if kinds is not None and len(kinds) != config["num_hidden_layers"]:
+        return f"layer_types names {len(kinds)} layers of {config['num_hidden_layers']}"
+    odd = sorted(set(kinds or ()) - {"full_attention", "sliding_attention"})
+    if odd:
+        return f"layer_types: {odd[0]}"
+    if "sliding_attention" in (kinds or ()) and not _has_window(config):
+        return "layer_types has sliding_attention, and there is no sliding_window"
+    return None
+
+
+def _odd_own_rope(config: Config) -> str | None:
+    return _odd_rope(config, _OWN_ROPES) or _odd_parameters(config)
 
 
 def _has_window(config: Config) -> bool:

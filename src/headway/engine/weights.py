@@ -64,7 +64,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
             with safe_open(file, framework="pt") as tensors:
                 held = set(tensors.keys())
                 _check_index(file, held, wanted)
-                for name in held:
+                for name in sorted(held):  # the same first complaint at every start
                     each = tensors.get_slice(name)
                     found[name] = Stored(file, each.get_dtype(), tuple(each.get_shape()))
         except (OSError, SafetensorError) as error:

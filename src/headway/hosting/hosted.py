@@ -218,9 +218,8 @@ class Served(InUse):
 
     @property
     def idle_s(self) -> float:
-        idle_s = super().idle_s
-        answered_at: float = getattr(self.statistics, "last_request_s", 0.0)
-        return min(idle_s, max(0.0, time.time() - answered_at)) if answered_at else idle_s
+        answered: float = getattr(self.statistics, "idle_s", math.inf)
+        return min(super().idle_s, answered)
 
     # ---- calling
 

@@ -6,6 +6,7 @@ length at a time, or one text at a time. What was found is noted in the cache fo
 the configuration and of all that computes it: weights do not change what is computed.
 """
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -138,4 +139,5 @@ class Note:
 
     def write(self, together: Together) -> None:
         if self._file is not None:
-            self._file.write_text(together)
+            with contextlib.suppress(OSError):  # then the next start proves it again
+                self._file.write_text(together)
