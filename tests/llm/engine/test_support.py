@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, Mis
 
 from headway.engine.decoders import interface
 from headway.engine.decoders.interface import causal_until
-from headway.engine.decoders.support import longest_of, why_not
-from headway.engine.runner import load
+from headway.engine.decoders.loading import load
 from headway.engine.starting import EngineOptions, start
+from headway.engine.support import longest_of, why_not
 from headway.errors import ConfigError
 
 LLAMA: dict[str, Any] = {

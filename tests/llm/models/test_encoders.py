@@ -76,7 +76,9 @@ def test_what_was_proved_is_not_proved_again(
     save(tmp_path / "model", "fnet")
     built(tmp_path / "model")
     caplog.clear()
-    monkeypatch.setattr("headway.models.proof.find_together", None)  # it would be called
+    monkeypatch.setattr(
+        "headway.models.ready.texts.proof.find_together", None
+    )  # it would be called
     assert built(tmp_path / "model")
     assert "It is served one length at a time" in caplog.text
 
