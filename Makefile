@@ -149,6 +149,8 @@ test-llm: .venv-llm/.ready remove-stale ## the token-level engine, with torch, a
 
 exactness: .venv-llm/.ready remove-stale ## tiny models, files and texts: each exact or refused by name (15 minutes)
 	@.venv-llm/bin/python -m benchmarks.exactness
+	@.venv-llm/bin/python -m benchmarks.exactness.company
+	@.venv-llm/bin/python -m benchmarks.exactness.proving
 
 .venv-kernels/.ready: pyproject.toml
 	@echo "Setting up $(@D) (once; about 1.5 GB) …"

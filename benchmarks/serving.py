@@ -374,7 +374,7 @@ def _offline_rates(texts: Sequence[str], *, seconds: float) -> dict[int, float]:
     """The model alone on the server's core, in arrival order, by batch size."""
     program = (
         "import os, sys, time, json; os.sched_setaffinity(0, {1})\n"
-        "from headway.models.embed import MiniLM\n"
+        "from headway.models.ready.embed import MiniLM\n"
         "model = MiniLM(); model.setup(); model.load()\n"
         "texts, seconds = json.load(sys.stdin)\n"
         "items = [model.prepare(text) for text in texts]\n"
@@ -468,7 +468,7 @@ def _load_alone_s() -> float:
     """A process that only imports what the model needs, and loads it."""
     program = (
         "import os; os.sched_setaffinity(0, {1})\n"
-        "from headway.models.embed import MiniLM\n"
+        "from headway.models.ready.embed import MiniLM\n"
         "model = MiniLM(); model.setup(); model.load(); model.predict([[101, 102]])"
     )
     started = time.perf_counter()

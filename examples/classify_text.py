@@ -6,7 +6,7 @@ Needs `pip install 'headway[cloneguard]'`. The same over HTTP: `headway serve cl
 import asyncio
 
 import headway
-from headway.models.classify import CloneGuard
+from headway.models.ready.classify import CloneGuard
 
 TEXTS = [
     "The train to Bern leaves at a quarter past nine.",

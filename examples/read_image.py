@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 import headway
-from headway.models.ocr import RapidOCR
+from headway.models.ready.ocr import RapidOCR
 
 
 def drawn() -> bytes:

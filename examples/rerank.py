@@ -6,7 +6,7 @@ Needs `pip install 'headway[minilm]'`. Over HTTP: `headway serve minilm-rerank`.
 import asyncio
 
 import headway
-from headway.models.rerank import MiniLMReranker
+from headway.models.ready.rerank import MiniLMReranker
 
 QUESTION = "What is the capital of France?"
 DOCUMENTS = [

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import headway
-from headway.models.speech.moonshine import MOONSHINE_WEIGHTS, Moonshine
+from headway.models.ready.speech.moonshine import MOONSHINE_WEIGHTS, Moonshine
 
 RATE = 16_000
 

@@ -230,7 +230,7 @@ CHANGES: dict[str, tuple[Change, Expected, str]] = {
         "refused",
         "convolution",
     ),
-    "another vocabulary": (_config(vocab_size=210), "refused", "embed_tokens"),
+    "another vocabulary": (_config(vocab_size=210), "refused", "lm_head"),
     "more layers": (_config(num_hidden_layers=3), "refused", "layers.2"),
     "no hidden_size": (_config(hidden_size=_GONE), "refused", ""),
     "a configuration that is cut": (_broken("config.json"), "refused", "config.json"),

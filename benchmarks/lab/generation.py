@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headway.engine.runner import Runner
+    from headway.engine.cpu.runner import Runner
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],

@@ -32,9 +32,10 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Decode, Step
-from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.runner import GpuRunner, Running
-from headway.engine.gpu.warming import warm_mixed
+from headway.engine.architecture import LlamaSpec
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.runner import DeviceStep, GpuRunner
+from headway.engine.gpu.steps.warming import warm_mixed
 from headway.engine.weights import random_tensors
 
 SHAPES = {name: ALL_SHAPES[name] for name in ("1B", "8B")}
@@ -47,9 +48,9 @@ LIMITS = {"max_context": 2304, "max_sequences": 256, "step_tokens": 8192, "max_s
 
 
 def decoder_of(name: str) -> GpuDecoder:
-    config = SHAPES[name]
-    tensors = random_tensors(config, dtype=torch.bfloat16, device="cuda")
-    return GpuDecoder(config, tensors, dtype=torch.bfloat16, device="cuda", max_context=2304)
+    spec = LlamaSpec.of(SHAPES[name])
+    tensors = random_tensors(spec, dtype=torch.bfloat16, device="cuda")
+    return GpuDecoder(spec, tensors, dtype=torch.bfloat16, device="cuda", max_context=2304)
 
 
 # ---- one step of decodes
@@ -84,7 +85,7 @@ def _step_s(runner: GpuRunner, count: int, rounds: int = 3) -> float:
     for _ in range(rounds):
         torch.cuda.synchronize()
         started = time.perf_counter()
-        running: Running | None = None
+        running: DeviceStep | None = None
         for number in range(STEPS):
             rows = tuple(Decode(slot, slot, CONTEXT + number, ()) for slot in range(count))
             after = runner.start(Step(number + 1, rows, (), (), ()))
@@ -154,7 +155,7 @@ class Job:
     decodes_s: float = 0.0
     deciding_s: float = 0.0
 
-    def note(self, running: Running) -> None:
+    def note(self, running: DeviceStep) -> None:
         if running.step.prefill:
             self.prompts_s += running.seconds or 0.0
         else:
@@ -178,7 +179,7 @@ def run_job(
     for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
         scheduler.submit(Sequence(number, 0.0, tuple(prompt), output))
         runner.add(number, tuple(prompt), sampling or Sampling(temperature=0.0))
-    under_way: list[Running] = []
+    under_way: list[DeviceStep] = []
     while True:
         before = time.perf_counter()
         action = scheduler.next_step(before)
@@ -261,7 +262,7 @@ def _said() -> tuple[str, str]:
     """A model that was trained a moment ago, by our engine and by transformers."""
     model = trained("cuda")
     ours = GpuDecoder(
-        model.config.to_dict(),
+        LlamaSpec.of(model.config.to_dict()),
         iter(model.state_dict().items()),
         dtype=torch.float32,
         device="cuda",
@@ -297,7 +298,7 @@ def _small(kind: str) -> tuple[Any, GpuDecoder]:
         if name.endswith("bias"):
             torch.nn.init.normal_(each, std=0.5)
     ours = GpuDecoder(
-        config.to_dict(),
+        LlamaSpec.of(config.to_dict()),
         iter(theirs.state_dict().items()),
         dtype=torch.float32,
         device="cuda",

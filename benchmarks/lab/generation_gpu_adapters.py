@@ -20,16 +20,16 @@ from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.engine.adapters.peft import LowRank
-from headway.engine.decoders.llama import modules_of
-from headway.engine.gpu.adapters import DeviceAdapters
-from headway.engine.gpu.decoder import GpuDecoder
+from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.kernels.eight_bit import (
     RowScaled,
     multiply_few,
     quantise_rows,
     quantised,
 )
-from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.steps.adapters import DeviceAdapters
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.runner import GpuRunner
 from headway.engine.gpu.tuning import PRODUCTS, AdapterTiles, Tiles, this_device, tuned_for
 
 RANK, SLOTS, REGISTERED = 16, 8, 64
@@ -77,7 +77,7 @@ def _our_logits(
     theirs: Any, prompts: list[list[int]], dtype: torch.dtype
 ) -> tuple[list[torch.Tensor], list[list[int]]]:
     decoder = GpuDecoder(
-        theirs.config.to_dict(),
+        LlamaSpec.of(theirs.config.to_dict()),
         iter(theirs.state_dict().items()),
         dtype=dtype,
         device="cuda",
@@ -183,9 +183,7 @@ def _weights(rank: int, *, seed: int) -> dict[str, LowRank]:
             torch.randn(rank, inner, generator=generator) * 0.1,
             torch.randn(out, rank, generator=generator) * 0.1,
         )
-        for layer in range(SMALL["num_hidden_layers"])
-        for product in modules_of(SMALL, layer).values()
-        for module, (inner, out) in product.items()
+        for module, (inner, out) in LlamaSpec.of(SMALL).modules().items()
     }
 
 
@@ -208,7 +206,7 @@ def _adapted_texts(
     has_graphs: bool = True,
 ) -> list[list[int]]:
     decoder = GpuDecoder(
-        theirs.config.to_dict(),
+        LlamaSpec.of(theirs.config.to_dict()),
         iter(theirs.state_dict().items()),
         dtype=torch.float32,
         device="cuda",
@@ -230,7 +228,7 @@ def _device_adapters(
     config: dict[str, Any], limits: Limits, dtype: torch.dtype = torch.bfloat16
 ) -> DeviceAdapters:
     return DeviceAdapters(
-        config,
+        LlamaSpec.of(config),
         slots=limits.adapter_slots,
         sequences=limits.max_sequences,
         max_rank=RANK,

@@ -62,10 +62,12 @@ def _with_weights(folder: Path) -> Path:
     import torch
     from safetensors.torch import save_file
 
+    from headway.engine.architecture import LlamaSpec
     from headway.engine.weights import random_tensors, read_config
 
     torch.manual_seed(0)
-    drawn = random_tensors(read_config(folder), dtype=torch.float32, device="cpu")
+    spec = LlamaSpec.of(read_config(folder))
+    drawn = random_tensors(spec, dtype=torch.float32, device="cpu")
     save_file(
         {name: each * 10 if each.ndim == 2 else each for name, each in drawn},
         folder / "model.safetensors",

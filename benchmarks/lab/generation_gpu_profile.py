@@ -22,7 +22,7 @@ from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Decode, Prefill, Step
-from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.steps.runner import GpuRunner
 from headway.runtime.generation.loop import Command, EngineLoop, Submit
 from headway.runtime.generation.loop import Report as Told
 

@@ -20,11 +20,12 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.engine.gpu.adapters import DeviceAdapters
-from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.graphs import MixedGraphSizes
-from headway.engine.gpu.inputs import sizes_of
-from headway.engine.gpu.runner import GpuRunner, Running
+from headway.engine.architecture import LlamaSpec
+from headway.engine.gpu.steps.adapters import DeviceAdapters
+from headway.engine.gpu.steps.decoder import GpuDecoder
+from headway.engine.gpu.steps.graphs import MixedGraphSizes
+from headway.engine.gpu.steps.inputs import sizes_of
+from headway.engine.gpu.steps.runner import DeviceStep, GpuRunner
 
 SLOTS, REGISTERED, HOT = 8, 64, 5
 RUNNING = 32
@@ -48,7 +49,7 @@ _SERVED: dict[str, Any] = {
 def _runner(decoder: GpuDecoder, config: dict[str, Any], limits: Limits, count: int) -> GpuRunner:
     """With so many adapters registered, as they come from a folder: in pinned memory."""
     placed = DeviceAdapters(
-        config,
+        LlamaSpec.of(config),
         slots=SLOTS,
         sequences=limits.max_sequences,
         max_rank=RANK,
@@ -153,9 +154,9 @@ def _closed_loop(runner: GpuRunner, limits: Limits, count: int) -> list[_Timed]:
     return times
 
 
-def _steps(runner: GpuRunner, scheduler: GenerationScheduler) -> Iterator[Running]:
+def _steps(runner: GpuRunner, scheduler: GenerationScheduler) -> Iterator[DeviceStep]:
     """Each when the next has been handed over."""
-    under_way: list[Running] = []
+    under_way: list[DeviceStep] = []
     while True:
         action = scheduler.next_step(time.monotonic())
         if isinstance(action, Step) and action.has_work:

@@ -10,7 +10,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.steps.runner import GpuRunner
 
 
 def texts_of(runner: GpuRunner, limits: Limits, sequences: Listed[Sequence]) -> list[list[int]]:

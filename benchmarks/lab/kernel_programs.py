@@ -30,6 +30,7 @@ from triton.runtime.jit import JITFunction
 from benchmarks.lab.llama_shapes import SHAPES
 from headway.core.generation.limits import Limits
 from headway.core.generation.step import Decode, Prefill, Step
+from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.kernels import adapters as adapter_kernels
 from headway.engine.gpu.kernels import eight_bit, inputs
 from headway.engine.gpu.tuning import H200, Device
@@ -147,10 +148,10 @@ def _described(made: Any) -> dict[str, Any]:
 # ---- what the engine launches
 
 
-def _tensors(config: dict[str, Any], dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(spec: LlamaSpec, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
     from headway.engine.weights import random_tensors
 
-    return random_tensors(config, dtype=dtype, device=DEVICE)
+    return random_tensors(spec, dtype=dtype, device=DEVICE)
 
 
 def _launch_all(
@@ -164,14 +165,14 @@ def _launch_all(
     is_fp8: bool = False,
     has_adapters: bool = False,
 ) -> None:
-    from headway.engine.gpu.adapters import DeviceAdapters
-    from headway.engine.gpu.decoder import GpuDecoder
-    from headway.engine.gpu.inputs import MixedSizes
-    from headway.engine.gpu.runner import GpuRunner
+    from headway.engine.gpu.steps.adapters import DeviceAdapters
+    from headway.engine.gpu.steps.decoder import GpuDecoder
+    from headway.engine.gpu.steps.inputs import MixedSizes
+    from headway.engine.gpu.steps.runner import GpuRunner
 
-    config = {**config, "num_hidden_layers": 1}
-    tensors = _tensors(config, dtype)
-    decoder = GpuDecoder(config, tensors, dtype=dtype, device=DEVICE, max_context=context)
+    spec = LlamaSpec.of({**config, "num_hidden_layers": 1})
+    tensors = _tensors(spec, dtype)
+    decoder = GpuDecoder(spec, tensors, dtype=dtype, device=DEVICE, max_context=context)
     if is_fp8:
         decoder.quantise()
     limits = Limits(
@@ -184,7 +185,7 @@ def _launch_all(
     adapters = None
     if has_adapters:
         most = {"slots": 8, "sequences": sequences, "max_rank": 16}
-        adapters = DeviceAdapters(config, **most, dtype=dtype, device=DEVICE)
+        adapters = DeviceAdapters(spec, **most, dtype=dtype, device=DEVICE)
     runner = GpuRunner(decoder, limits, adapters)
     runner.warm_up()
     many = MixedSizes(step_tokens, 0, min(sequences, 32))  # one without a graph
@@ -221,7 +222,8 @@ def _launch_logits(name: str) -> None:
 
 def _compute_on(device: Device) -> None:
     """Whatever asks which one it is."""
-    from headway.engine.gpu import runner, tuning
+    from headway.engine.gpu import tuning
+    from headway.engine.gpu.steps import runner
 
     assert runner.this_device is tuning.this_device
     for name, module in list(sys.modules.items()):

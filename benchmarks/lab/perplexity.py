@@ -18,7 +18,7 @@ from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.core.items import Wait
-from headway.engine.linear import rounded as rounded_to_int8
+from headway.engine.cpu.linear import rounded as rounded_to_int8
 from headway.engine.starting import EngineOptions, start
 from headway.models.chat.finding import find_language_model
 from headway.models.chat.text import ChatText

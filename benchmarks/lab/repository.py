@@ -285,7 +285,7 @@ def _p99(answers: list[Answer]) -> float:
 def second_start(quick: bool) -> Report:
     """The built-in model with an empty cache, with what that start has kept, and with another
     model file under the same name."""
-    from headway.models.embed import MINILM_WEIGHTS
+    from headway.models.ready.embed import MINILM_WEIGHTS
 
     repeats = 1 if quick else 3
     rows: list[list[object]] = []

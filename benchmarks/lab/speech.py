@@ -71,7 +71,7 @@ def _clips() -> tuple[list[bytes], float]:
     """Files of 3 to 30 seconds, and how long they are together."""
     import soundfile
 
-    from headway.models.speech.moonshine import MOONSHINE_WEIGHTS
+    from headway.models.ready.speech.moonshine import MOONSHINE_WEIGHTS
 
     voice, _ = soundfile.read(MOONSHINE_WEIGHTS.find() / "test-data" / "beckett.wav")
     frame = RATE // 50

@@ -14,7 +14,7 @@ from headway.core.generation.sequence import Sequence
 from headway.core.items import Wait
 
 if TYPE_CHECKING:
-    from headway.engine.runner import Runner
+    from headway.engine.cpu.runner import Runner
 
 KV_CACHE_GIB = 0.25  # in process as over HTTP: 11,650 tokens of the chat model in bf16
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import litserve
 
-from headway.models.embed import MiniLM
+from headway.models.ready.embed import MiniLM
 
 
 class Embed(litserve.LitAPI):  # type: ignore[misc]

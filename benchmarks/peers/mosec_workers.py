@@ -36,7 +36,7 @@ class Embed(Worker):  # type: ignore[misc]
     """The same MiniLM, on batches in order of arrival."""
 
     def __init__(self) -> None:
-        from headway.models.embed import MiniLM
+        from headway.models.ready.embed import MiniLM
 
         self._model = MiniLM()
         self._model.setup()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import headway
-from headway.models.draw import DiffusionModel
+from headway.models.ready.draw import DiffusionModel
 
 PROMPTS = ["a red disc", "a green triangle", "a blue square"]
 

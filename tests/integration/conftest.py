@@ -21,7 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tokenizers")
-    from headway.models.embed import MINILM_WEIGHTS
+    from headway.models.ready.embed import MINILM_WEIGHTS
 
     if not MINILM_WEIGHTS.is_installed:
         pytest.skip(f"the weights are not installed: {MINILM_WEIGHTS.requirement}")

@@ -27,7 +27,8 @@ from headway.core.generation.sequence import Finished, Sequence
 from headway.core.generation.step import Step
 from headway.engine.cpu.building import Instructions, built, compiled, instruction_sets
 from headway.engine.cpu.kernels import Kernels
-from headway.engine.runner import Runner, load
+from headway.engine.cpu.runner import Runner
+from headway.engine.decoders.loading import load
 
 VOCABULARY = 272  # every byte, and some special tokens
 SPECIALS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>"]

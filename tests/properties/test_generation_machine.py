@@ -59,6 +59,7 @@ class GenerationMachine(RuleBasedStateMachine):
         self.asked: dict[int, Sequence] = {}
         self.streams: dict[int, list[int]] = {}
         self.ended: dict[int, Finished] = {}
+        self.left: set[int] = set()  # nobody reads what still comes
         self.in_flight: list[tuple[Step, list[int]]] = []
         self.waits_until = math.inf
 
@@ -116,7 +117,9 @@ class GenerationMachine(RuleBasedStateMachine):
     def cancel(self, place: int) -> None:
         waiting = [each for each in self.asked if each not in self.ended]
         if waiting:
-            self.scheduler.cancel(waiting[place % len(waiting)])
+            left = waiting[place % len(waiting)]
+            self.left.add(left)
+            self.scheduler.cancel(left)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 2.0]))
     def wait(self, seconds: float) -> None:
@@ -141,7 +144,7 @@ class GenerationMachine(RuleBasedStateMachine):
     def complete(self) -> None:
         step, tokens = self.in_flight.pop(0)
         for sequence_id, token in zip(step.sampled, tokens, strict=True):
-            if sequence_id not in self.ended:
+            if sequence_id not in self.ended and sequence_id not in self.left:
                 self.streams[sequence_id].append(token)
         seconds = 0.01 + 0.001 * step.tokens
         self.now += seconds

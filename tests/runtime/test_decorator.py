@@ -143,9 +143,12 @@ async def test_a_decorated_method_keeps_its_options_and_its_given_name() -> None
 
 
 def test_a_second_name_for_a_decorated_method_is_refused() -> None:
-    with pytest.raises(RuntimeError) as raised:  # Python's own, around ours
+    with pytest.raises(
+        (RuntimeError, TypeError)
+    ) as raised:  # before 3.12 Python's own, around ours
         type("Aliased", (Scaler,), {"multiply": Scaler.scale})
-    assert "scale is batched and cannot be called multiply as well" in str(raised.value.__cause__)
+    said = raised.value.__cause__ or raised.value
+    assert "scale is batched and cannot be called multiply as well" in str(said)
 
 
 async def test_a_subclass_may_override_a_decorated_method() -> None:

@@ -13,10 +13,10 @@ import numpy
 
 from headway.backends.onnx import open_session
 from headway.model import Tensor
-from headway.models.catalogue import Entry
-from headway.models.classify import Classes, Ranking
-from headway.models.images import MAX_PIXELS, ImageModel
-from headway.models.weights import PackagedWeights
+from headway.models.ready.classify import Classes, Ranking
+from headway.models.ready.images import MAX_PIXELS, ImageModel
+from headway.models.sources.entry import Entry
+from headway.models.sources.weights import PackagedWeights
 from headway_efficientnet.checkpoint import read_checkpoint
 from headway_efficientnet.graph import SIDE, graph_of
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headway.config import Config, keys_of
@@ -27,7 +28,8 @@ def announcing(config: Config) -> "Callable[[Addresses, Registry], None]":
             has_keys=bool(keys_of(config)),
             admin_without_key=config.server.admin_without_key,
         )
-        print(words, flush=True)
+        with suppress(OSError):  # a full disk, or nobody who reads it: the server runs all the same
+            print(words, flush=True)
 
     return announce
 

@@ -223,7 +223,7 @@ def is_repository(target: str) -> bool:
 
 def name_for(target: str) -> str:
     """`app:BigModel` is served as big-model, `path/to/net.onnx` as net, `org/name@v1` as name."""
-    from headway.models.weights import is_hub_name
+    from headway.models.sources.weights import is_hub_name
 
     if ":" in target:
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", target.rpartition(":")[2])

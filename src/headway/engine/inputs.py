@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from headway.core.generation.step import Step
-from headway.engine.attention.segments import Segment, segments_of
 from headway.engine.cache import Tables
+from headway.engine.segments import Segment, segments_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@ the same shapes drawn at random, for benchmarks."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from headway.engine.architecture import LlamaSpec
 from headway.errors import ConfigError
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -63,7 +64,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
             with safe_open(file, framework="pt") as tensors:
                 held = set(tensors.keys())
                 _check_index(file, held, wanted)
-                for name in held:
+                for name in sorted(held):  # the same first complaint at every start
                     each = tensors.get_slice(name)
                     found[name] = Stored(file, each.get_dtype(), tuple(each.get_shape()))
         except (OSError, SafetensorError) as error:
@@ -129,23 +130,23 @@ def _check_kind(folder: Path, name: str, stored: Stored) -> None:
         raise ConfigError(f"{folder}: {name} is {stored.dtype}: quantised weights are not computed")
 
 
-def read_llama(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of one of Llama's kin: exactly those that its configuration asks for."""
+def read_llama(folder: Path, spec: LlamaSpec) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of one of Llama's kin: exactly those that its architecture asks for."""
     stored = stored_tensors(folder)
     by_name = {_plain(name): each for name, each in stored.items()}
     if len(by_name) < len(stored):
         raise ConfigError(f'{folder}: has a tensor twice, with and without "model." in its name')
-    _check(folder, config, by_name)
+    _check(folder, spec, by_name)
     tensors = ((_plain(name), each) for name, each in read_tensors(folder))
-    unused = (_UNUSED, "lm_head.weight") if config.get("tie_word_embeddings") else _UNUSED
+    unused = (_UNUSED, "lm_head.weight") if spec.is_tied else _UNUSED
     return ((name, each) for name, each in tensors if not name.endswith(unused))
 
 
-def _check(folder: Path, config: Mapping[str, Any], stored: Mapping[str, Stored]) -> None:
-    expected = dict(shapes_of(config))
+def _check(folder: Path, spec: LlamaSpec, stored: Mapping[str, Stored]) -> None:
+    expected = dict(spec.tensors())
     for name, each in stored.items():
         _check_kind(folder, name, each)
-    if config.get("tie_word_embeddings") and "lm_head.weight" in stored:
+    if spec.is_tied and "lm_head.weight" in stored:
         expected["lm_head.weight"] = expected["model.embed_tokens.weight"]
         _check_tied(folder)
     missing = sorted(expected.keys() - stored.keys())
@@ -179,41 +180,57 @@ def _more(names: list[str]) -> str:
     return f", and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def shapes_of(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor of one of Llama's kin."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads = config["num_attention_heads"]
-    size = config.get("head_dim") or hidden // heads
-    queries, keys = heads * size, (config.get("num_key_value_heads") or heads) * size
-    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
-    yield "model.norm.weight", (hidden,)
-    if not config.get("tie_word_embeddings"):
-        yield "lm_head.weight", (config["vocab_size"], hidden)
-    is_biased = config.get("attention_bias")
-    for number in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{number}."
-        yield layer + "input_layernorm.weight", (hidden,)
-        yield layer + "post_attention_layernorm.weight", (hidden,)
-        if config.get("model_type") == "qwen3":
-            yield layer + "self_attn.q_norm.weight", (size,)
-            yield layer + "self_attn.k_norm.weight", (size,)
-        for name, out in (("q", queries), ("k", keys), ("v", keys)):
-            yield f"{layer}self_attn.{name}_proj.weight", (out, hidden)
-            if is_biased or config.get("model_type") == "qwen2":
-                yield f"{layer}self_attn.{name}_proj.bias", (out,)
-        yield layer + "self_attn.o_proj.weight", (hidden, queries)
-        if is_biased:
-            yield layer + "self_attn.o_proj.bias", (hidden,)
-        yield layer + "mlp.gate_proj.weight", (inner, hidden)
-        yield layer + "mlp.up_proj.weight", (inner, hidden)
-        yield layer + "mlp.down_proj.weight", (hidden, inner)
-
-
 def random_tensors(
-    config: Mapping[str, Any], *, dtype: torch.dtype, device: str
+    spec: LlamaSpec, *, dtype: torch.dtype, device: str
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """What a folder of Llama's kind would hold, drawn at random where it is used: nothing is
     written, read or copied."""
-    for name, shape in shapes_of(config):
+    for name, shape in spec.tensors():
         tensor = torch.empty(shape, dtype=dtype, device=device)
         yield name, tensor.normal_(std=0.02) if len(shape) > 1 else tensor.fill_(1.0)
+
+
+class LayerWeights(NamedTuple):
+    """Of one layer. The tensors of one product are one matrix."""
+
+    before: torch.Tensor  # the norms' weights
+    qkv: Any  # a tensor; on a GPU perhaps one of 8 bits with its scales
+    qkv_bias: torch.Tensor | None
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None  # of queries and keys
+    out: Any
+    out_bias: torch.Tensor | None
+    between: torch.Tensor
+    gate_up: Any
+    down: Any
+
+
+def take_layer(
+    tensors: dict[str, torch.Tensor],
+    spec: LlamaSpec,
+    layer: int,
+    arranged: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+) -> LayerWeights:
+    """Taken out of them, so that the originals need not stay in memory. `arranged`: what is rotated
+    (queries, keys), in the order in which the device rotates."""
+
+    def take(name: str) -> torch.Tensor:
+        return tensors.pop(f"model.layers.{layer}.{name}")
+
+    def qkv(kind: str) -> torch.Tensor:
+        query, key, value = (take(f"self_attn.{each}_proj.{kind}") for each in "qkv")
+        return torch.cat([arranged(query), arranged(key), value])
+
+    def head_norm(which: str) -> torch.Tensor:
+        return arranged(take(f"self_attn.{which}_norm.weight"))
+
+    return LayerWeights(
+        before=take("input_layernorm.weight"),
+        qkv=qkv("weight"),
+        qkv_bias=qkv("bias") if spec.qkv_bias else None,
+        head_norms=(head_norm("q"), head_norm("k")) if spec.has_head_norms else None,
+        out=take("self_attn.o_proj.weight"),
+        out_bias=take("self_attn.o_proj.bias") if spec.out_bias else None,
+        between=take("post_attention_layernorm.weight"),
+        gate_up=torch.cat([take("mlp.gate_proj.weight"), take("mlp.up_proj.weight")]),
+        down=take("mlp.down_proj.weight"),
+    )

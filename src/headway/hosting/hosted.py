@@ -26,22 +26,23 @@ from headway.hosting.batch_axis import (
     with_rows,
     without_rows,
 )
-from headway.hosting.explaining import Told
 from headway.hosting.in_use import InUse
 from headway.hosting.making import (
     batcher_of,
     check_dtypes,
+    devices_of,
+    items_mean_of,
     placement_of,
     read_signature,
     tell_batch_size,
     with_decorator,
+    workers_of,
 )
 from headway.hosting.origin import ModelOrigin
-from headway.hosting.registry import PLAIN, Array, Ask, ItemsMean, WorkerLine
+from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.rows import as_row, rows_of, samples_for
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
-from headway.hosting.workers import devices_of, lines_of
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
@@ -58,7 +59,6 @@ from headway.signature import (
     Signature,
     side_of,
 )
-from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
@@ -96,6 +96,7 @@ class Served(InUse):
         make = tell_batch_size(model, config, make)
         self.name = config.name
         self.version = version
+        self._limit_ms = config.timeout_ms  # every call has a deadline; the direct way knows none
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         # No signature: a tensor model, which is its own.
@@ -103,7 +104,7 @@ class Served(InUse):
         self._parameters = ParameterHints.of(self.model)
         check_dtypes([*self.inputs, *self.outputs])
         self.media_type: str = getattr(self.model, "media_type", "")
-        self.items_mean = self._items_mean()
+        self.items_mean = items_mean_of(self.signature, self.inputs)
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
@@ -158,16 +159,8 @@ class Served(InUse):
         takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
         return side_of(takes).json_schema(), side_of(gives).json_schema()
 
-    def _items_mean(self) -> ItemsMean:
-        if self.signature is None:
-            return "one" if any(tensor.name == "items" for tensor in self.inputs) else "several"
-        schema = self.signature.input.json_schema()
-        if not schema:
-            return "unclear"
-        return "one" if takes_object_with(schema, "items") else "several"
-
     def workers(self) -> list[WorkerLine]:
-        return lines_of(self.name, self.version, self.batcher)
+        return workers_of(self.name, self.version, self.batcher)
 
     def devices(self) -> list[str]:
         return devices_of(self.model, self.config.pin, self.batcher.policy.workers)
@@ -218,14 +211,15 @@ class Served(InUse):
 
     @property
     def idle_s(self) -> float:
-        idle_s = super().idle_s
-        answered_at: float = getattr(self.statistics, "last_request_s", 0.0)
-        return min(idle_s, max(0.0, time.time() - answered_at)) if answered_at else idle_s
+        answered: float = getattr(self.statistics, "idle_s", math.inf)
+        return min(super().idle_s, answered)
 
     # ---- calling
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        if self._limit_ms is not None:
+            ask = ask.within(self._limit_ms)
         started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
         if ask.allowance is not None:
             ask.pay(max(rows, 1))
@@ -244,6 +238,8 @@ class Served(InUse):
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
+        if self._limit_ms is not None:
+            ask = ask.within(self._limit_ms)
         if ask.allowance is not None:
             ask.pay(1)
         started = self.clock()
@@ -324,7 +320,7 @@ class Served(InUse):
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         ask.pay(1)
-        return ServedStream(self, value, ask)
+        return ServedStream(self, value, ask.within(self._limit_ms))
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self.signature is None:
@@ -338,11 +334,12 @@ class Served(InUse):
     @property
     def is_simple(self) -> bool:
         """Whether a value on the plain route may go the direct way: it is queued as it comes."""
-        return self.signature is not None and self.batcher.is_uniform and not self.only_streams
+        is_over_values = self.signature is not None and not self.only_streams
+        return is_over_values and self.batcher.is_uniform and self._limit_ms is None
 
     @property
     def is_direct(self) -> bool:
-        return self.signature is None and self.batcher.is_uniform
+        return self.signature is None and self.batcher.is_uniform and self._limit_ms is None
 
     def submit_direct(self, call: DirectCall) -> bool:
         return self._is_ready and self.batcher.submit_direct(call)
@@ -354,12 +351,11 @@ class Served(InUse):
         self, inputs: Mapping[str, Array], rows: int, ask: Ask
     ) -> Mapping[str, Array]:
         outputs: Mapping[str, Array]
-        batcher = self.batcher if ask.story is None else self._batcher_for(ask)
         if rows <= self.batcher.policy.window_rows:
-            outputs = await batcher.submit(inputs, **self._options(ask))
+            outputs = await self._ask_batcher(inputs, ask)
         else:
             with self.held():  # most of them come to the queue later
-                outputs = await batcher.submit(inputs, **self._options(ask))
+                outputs = await self._ask_batcher(inputs, ask)
         return outputs
 
     async def _infer_items(
@@ -370,15 +366,15 @@ class Served(InUse):
             values = await run_in_thread(signature.input.values, inputs)
         else:
             values = signature.input.values(inputs)
-        batcher, options = self._batcher_for(ask), self._options(ask)
         if len(values) == 1 and not self._comes_late:
-            results = [await batcher.submit(values[0], **options)]
+            results = [await self._ask_batcher(values[0], ask)]
         else:
             with self.held():
-                if len(values) == 1:
-                    results = [await batcher.submit(values[0], **options)]
+                options, story = self._options(ask), ask.story
+                if story is None:
+                    results = await self.batcher.many(values, **options)
                 else:
-                    results = await batcher.many(values, **options)
+                    results = await story.many(self.batcher, values, options)
         if len(results) > _MANY_ROWS:
             return await run_in_thread(signature.output.arrays, results)
         return signature.output.arrays(results)
@@ -392,11 +388,11 @@ class Served(InUse):
         if self.signature is not None:
             self._check_answers()
             if not self._comes_late:
-                return await self._batcher_for(ask).submit(value, **self._options(ask))
+                return await self._ask_batcher(value, ask)
             with self.held():
-                return await self._batcher_for(ask).submit(value, **self._options(ask))
+                return await self._ask_batcher(value, ask)
         row = value.get() if type(value) is Decoded else self._row(value)
-        results = await self._batcher_for(ask).submit(row, **self._options(ask))
+        results = await self._ask_batcher(row, ask)
         named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
 
@@ -404,8 +400,10 @@ class Served(InUse):
     def _decoded(signature: Signature, value: Any) -> Any:
         return value.get() if type(value) is Decoded else signature.input.decode(value)
 
-    def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
-        return self.batcher if ask.story is None else Told(self.batcher, ask.story)
+    async def _ask_batcher(self, value: Any, ask: Ask) -> Any:
+        if ask.story is None:
+            return await self.batcher.submit(value, **self._options(ask))
+        return await ask.story.submit(self.batcher, value, self._options(ask))
 
     def _options(self, ask: Ask) -> dict[str, Any]:
         options: dict[str, Any] = {}

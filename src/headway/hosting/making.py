@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy
 from headway.config import ModelConfig, default_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError
+from headway.hosting.registry import ItemsMean, WorkerLine
 from headway.model import BatchesOnRequest, Model, Tensor, TensorModel, overrides
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.calling.choosing import runner_for
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Signature, signature_of
+from headway.signature.values import takes_object_with
 
 _DEFAULTS = {field.name: default_of(field) for field in msgspec.structs.fields(ModelConfig)}
 _LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _DEFAULTS]
@@ -123,3 +126,32 @@ def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) ->
         needs_process=needs_process,
         has_processes=HAS_PROCESSES,
     )
+
+
+def items_mean_of(signature: Signature | None, inputs: Sequence[Tensor]) -> ItemsMean:
+    if signature is None:
+        return "one" if any(tensor.name == "items" for tensor in inputs) else "several"
+    schema = signature.input.json_schema()
+    if not schema:
+        return "unclear"
+    return "one" if takes_object_with(schema, "items") else "several"
+
+
+def workers_of(name: str, version: str, batcher: Batcher[Any, Any]) -> list[WorkerLine]:
+    """One line for each worker; threads share this process."""
+    processes = batcher.worker_processes
+    if processes:
+        return [
+            WorkerLine(name, version, each.pid, each.state, each.restarts, each.last_error)
+            for each in processes
+        ]
+    state = "ready" if batcher.is_open else "stopped"
+    return [WorkerLine(name, version, os.getpid(), state, 0, "")] * batcher.policy.workers
+
+
+def devices_of(model: object, pin: Sequence[str], workers: int) -> list[str]:
+    """The device of each worker (`cpu`, `cuda:1`), as the model names it; empty: not known."""
+    device = getattr(model, "device", "cpu")
+    own = "" if callable(device) else str(device)
+    pins = [each for each in pin if each.startswith("cuda")] or [own]
+    return [pins[index % len(pins)] for index in range(workers)]

@@ -60,6 +60,12 @@ class Ask:
             raise DeadlineExceeded("the deadline passed before the request came to the queue")
         return replace(self, deadline_ms=left_ms)
 
+    def within(self, limit_ms: float | None) -> "Ask":
+        """The same, to be answered within this time; None: there is no limit."""
+        if limit_ms is None or (self.deadline_ms is not None and self.deadline_ms <= limit_ms):
+            return self
+        return replace(self, deadline_ms=limit_ms)
+
 
 PLAIN = Ask()  # nothing special; most ask for that
 

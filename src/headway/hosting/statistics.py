@@ -2,6 +2,7 @@
 but for the batch sizes seen."""
 
 import asyncio
+import math
 import time
 from typing import Annotated, Any, TypedDict
 
@@ -45,12 +46,13 @@ class ModelStatistics:
     """Owned by a served model, which records each request and, where it can, each batch."""
 
     __slots__ = (
-        *("_batches", "_compute_ns", "_executions", "_fail_ns", "_fails", "_last_ms"),
+        *("_batches", "_compute_ns", "_executions", "_fail_ns", "_fails", "_last_ns"),
         *("_last_ran_ns", "_queue_ns", "_rows", "_successes", "failures"),
     )
 
     def __init__(self) -> None:
-        self._successes = self._fails = self._rows = self._executions = self._last_ms = 0
+        self._successes = self._fails = self._rows = self._executions = 0
+        self._last_ns: int | None = None  # monotonic: the wall clock may jump
         self._queue_ns = self._compute_ns = self._fail_ns = 0
         self._last_ran_ns = 0
         self.failures: dict[str, int] = {}  # by Triton's reasons
@@ -58,7 +60,7 @@ class ModelStatistics:
 
     def record(self, *, rows: int, queue_ns: int, compute_ns: int, ok: bool) -> None:
         """One request has been answered."""
-        self._last_ms = time.time_ns() // 1_000_000
+        self._last_ns = time.monotonic_ns()
         if not ok:
             self._fails += 1
             self._fail_ns += queue_ns + compute_ns
@@ -94,9 +96,15 @@ class ModelStatistics:
         batch["ns"] += compute_ns
 
     @property
-    def last_request_s(self) -> float:
-        """On the wall clock; 0: never."""
-        return self._last_ms / 1000
+    def idle_s(self) -> float:
+        """Since the last request that was answered; infinite where there was none."""
+        return math.inf if self._last_ns is None else (time.monotonic_ns() - self._last_ns) / 1e9
+
+    def _last_ms(self) -> int:
+        """On the wall clock as it is now; 0: never."""
+        if self._last_ns is None:
+            return 0
+        return (time.time_ns() - time.monotonic_ns() + self._last_ns) // 1_000_000
 
     def as_triton(self, name: str, version: str) -> TritonStatistics:
         """perf_analyzer reads every field unchecked: all there, whole, compute counts equal."""
@@ -104,7 +112,7 @@ class ModelStatistics:
         return {
             "name": name,
             "version": version,
-            "last_inference": self._last_ms,
+            "last_inference": self._last_ms(),
             "inference_count": self._rows,
             # Without word of batches, a request is its own.
             "execution_count": self._executions or count,

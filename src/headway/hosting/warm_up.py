@@ -22,6 +22,7 @@ from headway.model import Tensor
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.calling.faults import is_out_of_memory
 from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.jobs.probing import ProbeWatcher
 
 _log = logging.getLogger(__name__)
 _REPEATS = 2
@@ -158,7 +159,7 @@ class WarmUp:
         _log.warning("%s is served without a warm-up: %s", name, error)
 
 
-class _Cells:
+class _Cells(ProbeWatcher):
     """Watches the cells of one size: their memory, whether the next one fits, the progress."""
 
     def __init__(self, count: Callable[[], None], beside: Beside | None, pid: int | None) -> None:

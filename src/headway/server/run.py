@@ -16,7 +16,6 @@ from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.hosting.statistics import ModelStatistics
-from headway.hosting.time_limit import TimeLimited
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
@@ -422,8 +421,7 @@ def make_served(
         if observing is not None:
             observing.watch_generator(generator)
         return generator
-    kind = Served if config.timeout_ms is None else TimeLimited
-    served = kind(config, model=model, version=version, origin=origin)
+    served = Served(config, model=model, version=version, origin=origin)
     if weights:
         served.weigh(weights)
     served.statistics = statistics = ModelStatistics()

@@ -106,6 +106,10 @@ class Sink(Protocol):
         ...
 
 
+# Of server-sent events: each goes out when it comes. (nginx collects an answer's parts otherwise.)
+EVENT_HEADERS: Headers = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+
+
 class StreamResponse:
     """An answer that is written as it comes. Its iterator is closed when the client leaves; then
     `on_end` is called with None, with what the iterator raised, or with CancelledError where the

@@ -253,6 +253,31 @@ def test_a_model_in_this_folder_is_served_until_asked_to_stop(tmp_path: Path) ->
         assert process.wait(timeout=30) == 0
 
 
+def test_a_full_disk_under_its_output_stops_no_server(tmp_path: Path) -> None:
+    (tmp_path / "shouting.py").write_text(APP)
+    arguments = ("shouting:Shout", "--port", "0", "--grpc-port", "-1")
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(
+            [sys.executable, "-m", "headway", "serve", *arguments],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "listening on" in line)
+            url = f"{line.split()[-1]}/v2/health/ready"
+            with urllib.request.urlopen(url, timeout=30) as response:
+                assert response.status == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
 def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

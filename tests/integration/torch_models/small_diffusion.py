@@ -99,7 +99,7 @@ def main() -> None:
     import torch
     from PIL import Image
 
-    from headway.models.draw import DiffusionModel, Wish
+    from headway.models.ready.draw import DiffusionModel, Wish
 
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)

@@ -29,8 +29,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 from headway.backends.torch import ExportedModel  # noqa: E402 - once we know that torch is there
-from headway.models import encoders, pooling  # noqa: E402
-from headway.models.transformers import model_in  # noqa: E402
+from headway.models.ready.texts import encoders, pooling  # noqa: E402
+from headway.models.ready.transformers import model_in  # noqa: E402
 
 pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("default")]
 ASK = Ask()

@@ -31,7 +31,7 @@ from small_diffusion import SIDE, likeness, train  # noqa: E402
 
 from headway.errors import ConfigError  # noqa: E402
 from headway.models.catalogue import build  # noqa: E402
-from headway.models.draw import DiffusionModel, Wish  # noqa: E402
+from headway.models.ready.draw import DiffusionModel, Wish  # noqa: E402
 
 pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("default")]
 

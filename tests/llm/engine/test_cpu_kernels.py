@@ -16,8 +16,8 @@ from models import KERNEL_KINDS, VOCABULARY, Engine, build, kernels_of
 from headway.engine.cpu import building
 from headway.engine.cpu.building import AVX512, compiled, instruction_sets
 from headway.engine.cpu.kernels import Kernels
-from headway.engine.decoders.rotary import rotate
-from headway.engine.linear import HalfLinear, PanelLinear, PlainLinear, linear, rounded
+from headway.engine.cpu.linear import HalfLinear, PanelLinear, PlainLinear, linear, rounded
+from headway.engine.rotary import rotate
 from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
 
@@ -380,7 +380,7 @@ def test_a_library_that_does_not_load_is_compiled_again(
         pytest.skip("no kernels on this machine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     flags = building._flags(instruction_sets()[0], torch.float32)
-    library = building._library("cc", building._folder(), flags)
+    library = building._library("cc", building.cache_folder("kernels"), flags)
     assert library is not None
     library.write_bytes(b"")
     assert building.compiled.__wrapped__(torch.float32) is not None

@@ -16,12 +16,13 @@ from headway.core.generation.sampling import Sampling  # noqa: E402
 from headway.core.generation.scheduler import GenerationScheduler  # noqa: E402
 from headway.core.generation.sequence import Sequence  # noqa: E402
 from headway.core.generation.step import Decode, Prefill, Step  # noqa: E402
+from headway.engine.architecture import LlamaSpec  # noqa: E402
+from headway.engine.cpu.runner import Runner  # noqa: E402
 from headway.engine.decoders.llama import LlamaDecoder  # noqa: E402
-from headway.engine.gpu.decoder import GpuDecoder  # noqa: E402
-from headway.engine.gpu.graphs import MixedGraphSizes  # noqa: E402
-from headway.engine.gpu.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of  # noqa: E402
-from headway.engine.gpu.runner import GpuRunner  # noqa: E402
-from headway.engine.runner import Runner  # noqa: E402
+from headway.engine.gpu.steps.decoder import GpuDecoder  # noqa: E402
+from headway.engine.gpu.steps.graphs import MixedGraphSizes  # noqa: E402
+from headway.engine.gpu.steps.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of  # noqa: E402
+from headway.engine.gpu.steps.runner import GpuRunner  # noqa: E402
 from headway.engine.weights import random_tensors  # noqa: E402
 
 # Triton's interpreter works with numpy before 2.4, which warns; and what only fills a step is
@@ -31,18 +32,20 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 50,
-    "tie_word_embeddings": True,
-    "rms_norm_eps": 1e-5,
-}
+SPEC = LlamaSpec.of(
+    {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 50,
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-5,
+    }
+)
 PROMPTS = [tuple(range(3, 3 + count)) for count in (5, 21, 1, 30, 12)]
 OUTPUTS = (4, 3, 5, 2, 4)
 
@@ -76,7 +79,7 @@ def texts_of(
 
 def tensors() -> "list[tuple[str, torch.Tensor]]":
     torch.manual_seed(0)
-    drawn = random_tensors(CONFIG, dtype=torch.float32, device="cpu")
+    drawn = random_tensors(SPEC, dtype=torch.float32, device="cpu")
     return [(name, each * 10 if each.ndim == 2 else each) for name, each in drawn]
 
 
@@ -87,8 +90,8 @@ def limits_of(step_tokens: int) -> Limits:
 def runners(limits: Limits) -> tuple[Runner, GpuRunner]:
     """Of the same weights."""
     given = tensors()
-    plain = LlamaDecoder(CONFIG, iter(given), dtype=torch.float32, max_context=48)
-    decoder = GpuDecoder(CONFIG, iter(given), dtype=torch.float32, device=DEVICE, max_context=48)
+    plain = LlamaDecoder(SPEC, iter(given), dtype=torch.float32, max_context=48)
+    decoder = GpuDecoder(SPEC, iter(given), dtype=torch.float32, device=DEVICE, max_context=48)
     runner = GpuRunner(decoder, limits)
     runner.warm_up()
     return Runner(plain, limits), runner
@@ -169,7 +172,7 @@ class EveryThird:
     """A grammar: of the tokens, those that are as many as were said, by three."""
 
     def allowed(self, generated: "list[int]") -> "numpy.ndarray[Any, Any]":
-        return numpy.arange(CONFIG["vocab_size"]) % 3 == len(generated) % 3
+        return numpy.arange(SPEC.vocabulary) % 3 == len(generated) % 3
 
 
 def test_answers_of_a_given_form_are_the_cpus() -> None:

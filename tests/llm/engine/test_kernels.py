@@ -11,9 +11,7 @@ if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
 
 from headway.core.generation.step import Decode, Placed, Prefill, Step  # noqa: E402
 from headway.engine.adapters.peft import LowRank  # noqa: E402
-from headway.engine.decoders.llama import modules_of  # noqa: E402
-from headway.engine.gpu.adapters import AdaptedRows, DeviceAdapters  # noqa: E402
-from headway.engine.gpu.decoder import GpuDecoder  # noqa: E402
+from headway.engine.architecture import LlamaSpec  # noqa: E402
 from headway.engine.gpu.kernels import reference  # noqa: E402
 from headway.engine.gpu.kernels.activation import silu_and_multiply  # noqa: E402
 from headway.engine.gpu.kernels.adapters import (  # noqa: E402
@@ -32,6 +30,8 @@ from headway.engine.gpu.kernels.eight_bit import (  # noqa: E402
 from headway.engine.gpu.kernels.norm import rms_norm  # noqa: E402
 from headway.engine.gpu.kernels.prefill import prefill_attention  # noqa: E402
 from headway.engine.gpu.kernels.rotary import rotate_and_store  # noqa: E402
+from headway.engine.gpu.steps.adapters import AdaptedRows, DeviceAdapters  # noqa: E402
+from headway.engine.gpu.steps.decoder import GpuDecoder  # noqa: E402
 from headway.engine.gpu.tuning import DecodeTiles, PromptTiles, Tiles  # noqa: E402
 
 # Triton's interpreter works with numpy before 2.4, which warns; and what only fills a step is
@@ -153,23 +153,25 @@ def test_each_row_has_its_own_adapter(rows: int) -> None:
     assert error(out, wanted) < 1e-5
 
 
-CONFIG = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 50,
-    "tie_word_embeddings": True,
-}
+SPEC = LlamaSpec.of(
+    {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 50,
+        "tie_word_embeddings": True,
+    }
+)
 
 
 def weights_of(seed: int, ranks: dict[str, int]) -> "dict[str, LowRank]":
     generator = torch.Generator().manual_seed(seed)
     found = {}
     for layer in range(2):
-        for product in modules_of(CONFIG, layer).values():
+        for product in SPEC.products(layer).values():
             for module, (inner, width) in product.items():
                 rank = ranks.get(module.rpartition(".")[2])
                 if rank:
@@ -182,7 +184,7 @@ def tensors(change: "dict[str, LowRank]") -> "list[tuple[str, torch.Tensor]]":
     generator = torch.Generator().manual_seed(0)
     found = [("model.embed_tokens.weight", torch.randn(50, 64, generator=generator))]
     for layer in range(2):
-        for product in modules_of(CONFIG, layer).values():
+        for product in SPEC.products(layer).values():
             for module, (inner, width) in product.items():
                 weight = torch.randn(width, inner, generator=generator) * 0.2
                 if module in change:
@@ -195,7 +197,7 @@ def tensors(change: "dict[str, LowRank]") -> "list[tuple[str, torch.Tensor]]":
 
 def states_of(change: "dict[str, LowRank]", adapt: "AdaptedRows | None") -> "torch.Tensor":
     decoder = GpuDecoder(
-        CONFIG, iter(tensors(change)), dtype=torch.float32, device=DEVICE, max_context=64
+        SPEC, iter(tensors(change)), dtype=torch.float32, device=DEVICE, max_context=64
     )
     cache = [torch.zeros(4, 2, 16, 16, device=DEVICE) for _ in range(2)]
     ids = torch.arange(3, 12, device=DEVICE)
@@ -209,7 +211,7 @@ def states_of(change: "dict[str, LowRank]", adapt: "AdaptedRows | None") -> "tor
 
 def test_a_decoders_rows_have_the_adapters_that_a_step_has_placed() -> None:
     adapters = DeviceAdapters(
-        CONFIG, slots=2, sequences=4, max_rank=16, dtype=torch.float32, device=DEVICE
+        SPEC, slots=2, sequences=4, max_rank=16, dtype=torch.float32, device=DEVICE
     )
     weights = {
         "all": weights_of(1, {name.rpartition(".")[2]: 5 for name in adapters.adaptable}),

@@ -13,8 +13,8 @@ from headway.engine.attention.base import StepLayout
 from headway.engine.cache import Shape
 from headway.engine.cpu.building import Instructions, compiled
 from headway.engine.cpu.layers import LayersAtOnce, Parts
-from headway.engine.linear import PanelLinear
-from headway.engine.runner import Runner
+from headway.engine.cpu.linear import PanelLinear
+from headway.engine.cpu.runner import Runner
 
 pytestmark = pytest.mark.skipif(
     compiled(torch.float32) is None, reason="no compiler, or another processor"

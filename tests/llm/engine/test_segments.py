@@ -1,6 +1,6 @@
 """Which stretches of the cache are read in place."""
 
-from headway.engine.attention.segments import LEAST, Segment, segments_of
+from headway.engine.segments import LEAST, Segment, segments_of
 
 
 def test_short_stretches_are_gathered() -> None:

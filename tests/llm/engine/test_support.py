@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, Mis
 
 from headway.engine.decoders import interface
 from headway.engine.decoders.interface import causal_until
-from headway.engine.decoders.support import longest_of, why_not
-from headway.engine.runner import load
+from headway.engine.decoders.loading import load
 from headway.engine.starting import EngineOptions, start
+from headway.engine.support import longest_of, why_not
 from headway.errors import ConfigError
 
 LLAMA: dict[str, Any] = {
@@ -44,6 +44,17 @@ LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
         ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
         ({"num_key_value_heads": 3}, "not a multiple"),
         ({"hidden_size": None}, "hidden_size"),
+        ({"model_type": ["llama"]}, "model_type is ['llama']"),
+        ({"rope_parameters": {"rope_type": ["default"]}}, "rope_type is ['default']"),
+        ({"rope_parameters": []}, "rope_parameters is no object"),
+        ({"layer_types": 2}, "layer_types is 2, no list"),
+        ({"layer_types": ["full_attention"]}, "layer_types names 1 layers of 2"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0"),
+        ({"head_dim": 8.0}, "head_dim is 8.0"),
+        ({"head_dim": 0}, "head_dim is 0"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads is '2'"),
+        ({"max_position_embeddings": None}, "max_position_embeddings is None"),
     ],
 )
 @pytest.mark.parametrize("engine", ["own", "gpu"])

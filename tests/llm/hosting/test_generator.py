@@ -17,7 +17,7 @@ from models import reference
 
 import headway
 from headway.core.generation.wishes import wishes_of
-from headway.engine.runner import Runner
+from headway.engine.cpu.runner import Runner
 from headway.errors import (
     Closed,
     ConfigError,

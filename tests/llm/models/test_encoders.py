@@ -6,8 +6,10 @@ from typing import Any
 import numpy
 import pytest
 
+from full_disk import room_for
 from headway.errors import ConfigError
 from headway.models.catalogue import build
+from headway.models.proof import Note
 from word_tokenizers import SPECIALS, save_tokenizer
 
 torch = pytest.importorskip("torch")
@@ -74,9 +76,18 @@ def test_what_was_proved_is_not_proved_again(
     save(tmp_path / "model", "fnet")
     built(tmp_path / "model")
     caplog.clear()
-    monkeypatch.setattr("headway.models.proof.find_together", None)  # it would be called
+    monkeypatch.setattr(
+        "headway.models.ready.texts.proof.find_together", None
+    )  # it would be called
     assert built(tmp_path / "model")
     assert "It is served one length at a time" in caplog.text
+
+
+def test_a_full_disk_keeps_no_note_and_stops_no_model() -> None:
+    note = Note([], "a network")
+    with room_for(0):
+        note.write("any")
+    assert note.read() is None
 
 
 @pytest.mark.parametrize(

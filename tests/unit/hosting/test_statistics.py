@@ -1,6 +1,10 @@
 """perf_analyzer reads statistics without checking: every field there, whole, counts equal."""
 
+import math
+import time
 from typing import Any
+
+import pytest
 
 from headway.core.items import Batch, FireReason, Item
 from headway.errors import ModelFailed
@@ -16,6 +20,17 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, list):
         return [leaf for each in value for leaf in leaves(each)]
     return [value]
+
+
+def test_a_wall_clock_that_jumps_ages_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = ModelStatistics()
+    assert statistics.idle_s == math.inf
+    statistics.record(rows=1, queue_ns=1, compute_ns=1, ok=True)
+    before = statistics.as_triton("m", "1")["last_inference"]
+    right, jump = time.time_ns, 86_400 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: right() + jump)
+    assert 0.0 <= statistics.idle_s < 3600.0
+    assert statistics.as_triton("m", "1")["last_inference"] >= before + jump // 10**6 - 1000
 
 
 def test_all_numbers_are_whole_and_compute_counts_equal() -> None:

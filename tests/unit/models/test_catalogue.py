@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headway import ConfigError, Model, TensorModel
-from headway.models.catalogue import DEFAULT, ENTRY_POINTS, OURS, Entry, build, catalogue
+from headway.models.catalogue import DEFAULT, ENTRY_POINTS, build, catalogue
+from headway.models.sources.entry import Entry
 
 APP = """
 import headway
@@ -82,10 +83,12 @@ def test_an_option_that_a_model_does_not_take_is_named(target: str) -> None:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, Entry]]:
-    """The catalogue where packages register these objects."""
+    """The catalogue where packages register these objects, beside ours."""
+    known = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    ours = [point for point in known if point.value.startswith("headway.")]
 
     def register(**values: str) -> Mapping[str, Entry]:
-        points = [EntryPoint(name, value, ENTRY_POINTS) for name, value in values.items()]
+        points = [EntryPoint(name, value, ENTRY_POINTS) for name, value in values.items()] + ours
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: points)
         return catalogue.__wrapped__()
 
@@ -93,7 +96,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, En
 
 
 ENTRIES = """
-from headway.models.catalogue import Entry
+from headway.models.sources.entry import Entry
 MINE = Entry("mine", "echo", "says it again", "catalogue_app:Echo", "catalogue_app:W", "mine")
 MINILM = Entry("minilm", "echo", "not ours", "catalogue_app:Echo", "catalogue_app:W", "mine")
 """
@@ -105,7 +108,7 @@ def test_a_package_registers_a_model_by_an_entry_point(
 ) -> None:
     found = registered(mine="catalogue_entries:MINE")
     assert found["mine"].maker()
-    assert set(found) == {*OURS, "mine"}
+    assert set(found) == {*registered(), "mine"}
 
 
 @pytest.mark.usefixtures("app")
@@ -124,7 +127,7 @@ def test_a_package_that_registers_badly_hurts_no_other(
     value: str,
     message: str,
 ) -> None:
-    assert registered(bad=value) == OURS
+    assert registered(bad=value) == registered()
     assert message in caplog.text
 
 
@@ -135,3 +138,19 @@ def test_the_default_is_in_the_catalogue() -> None:
         assert entry.summary
         assert "==" in entry.weights.requirement, "pinned"
         assert entry.maker()
+
+
+def test_ours_are_registered_as_those_of_other_packages_are(
+    registered: Callable[..., Mapping[str, Entry]],
+) -> None:
+    assert {"minilm", "moonshine", "rapidocr"} <= set(registered())
+    assert all(each.model.startswith("headway.models.ready.") for each in registered().values())
+
+
+def test_without_an_installation_the_default_is_said_to_need_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [])
+    monkeypatch.setattr("headway.models.catalogue.catalogue", catalogue.__wrapped__)
+    with pytest.raises(ConfigError, match="minilm: Headway itself is not installed here"):
+        build(DEFAULT, {})

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from headway import ConfigError, InputTooLarge, InvalidInput
-from headway.models.embed import DIMENSIONS, MINILM_WEIGHTS, MiniLM
+from headway.models.ready.embed import DIMENSIONS, MINILM_WEIGHTS, MiniLM
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tokenizers")

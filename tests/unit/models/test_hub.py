@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from headway import ConfigError
-from headway.models.weights import find_weights
+from headway.models.sources.weights import find_weights
 
 NAME = "acme/tiny"
 REVISIONS = {"main": "a" * 40, "v1": "b" * 40}
@@ -105,7 +105,7 @@ def look_up(
     weights: str, cache: Path, endpoint: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
     code = (
-        "import sys; from headway.models.weights import find_weights\n"
+        "import sys; from headway.models.sources.weights import find_weights\n"
         "from headway import ConfigError\n"
         "try:\n"
         "    print(find_weights(sys.argv[1], patterns=['tokenizer.json', 'model.onnx*']))\n"

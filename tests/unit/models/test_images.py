@@ -12,7 +12,7 @@ from headway_efficientnet import EFFICIENTNET_WEIGHTS, EfficientNet
 from headway_efficientnet.checkpoint import read_checkpoint
 
 from headway import ConfigError, InputTooLarge, InvalidInput
-from headway.models.images import ImageModel, opened
+from headway.models.ready.images import ImageModel, opened
 
 Image: Any = pytest.importorskip("PIL.Image")
 

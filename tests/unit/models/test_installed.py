@@ -5,9 +5,9 @@ import importlib.metadata
 import pytest
 
 from headway import ConfigError
-from headway.models import installed
-from headway.models.catalogue import OURS, build
-from headway.models.installed import missing_for
+from headway.models.catalogue import build, catalogue
+from headway.models.sources import installed
+from headway.models.sources.installed import missing_for
 
 HAVE = {"headway", "numpy"}
 REQUIRES = [
@@ -52,5 +52,5 @@ def test_the_built_in_model_names_the_whole_fix() -> None:
 
 
 def test_here_every_model_has_what_it_needs() -> None:
-    for entry in OURS.values():
+    for entry in catalogue().values():
         entry.check_installed()

@@ -12,9 +12,9 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("soundfile")
 
 from headway.errors import ConfigError
-from headway.models.speech.moonshine import MOONSHINE_WEIGHTS, Moonshine
-from headway.models.speech.moonshine import model as moonshine
-from headway.models.speech.moonshine.encoder import has_fast_int8
+from headway.models.ready.speech.moonshine import MOONSHINE_WEIGHTS, Moonshine
+from headway.models.ready.speech.moonshine import model as moonshine
+from headway.models.ready.speech.moonshine.encoder import has_fast_int8
 
 if not MOONSHINE_WEIGHTS.is_installed:
     pytest.skip("the weights are not installed", allow_module_level=True)

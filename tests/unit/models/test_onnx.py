@@ -107,7 +107,7 @@ def test_weights_outside_the_models_folder_are_not(folder: Path, location: str) 
 
 async def test_texts_of_different_lengths_are_padded_without_being_told() -> None:
     """A real encoder: its mask is found, padding shown to be harmless, and answers are as alone."""
-    from headway.models.embed import MINILM_WEIGHTS
+    from headway.models.ready.embed import MINILM_WEIGHTS
 
     if not MINILM_WEIGHTS.is_installed:
         pytest.skip(f"the weights are not installed: {MINILM_WEIGHTS.requirement}")

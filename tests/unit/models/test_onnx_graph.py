@@ -8,7 +8,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from headway.models.speech.moonshine.onnx_graph import Graph, layers  # noqa: E402 - once its needs are there
+from headway.models.ready.speech.moonshine.onnx_graph import Graph, layers  # noqa: E402 - once its needs are there
 
 
 def branching() -> bytes:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from headway import InputTooLarge, InvalidInput
-from headway.models.embed import MINILM_WEIGHTS
-from headway.models.rerank import MiniLMReranker
+from headway.models.ready.embed import MINILM_WEIGHTS
+from headway.models.ready.rerank import MiniLMReranker
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tokenizers")

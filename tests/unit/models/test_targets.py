@@ -10,7 +10,7 @@ import pytest
 
 from headway import ConfigError
 from headway.models.catalogue import build
-from headway.models.weights import is_hub_name
+from headway.models.sources.weights import is_hub_name
 
 ONE = """
 import headway

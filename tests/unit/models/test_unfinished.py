@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headway.models.chat.unfinished import unfinished_folder
+from headway.models.sources.unfinished import unfinished_folder
 
 
 def test_no_folder_in_the_making_is_taken_for_one_that_was_left(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway import ConfigError
-from headway.models.weights import PackagedWeights
+from headway.models.sources.weights import PackagedWeights
 
 CONTENT = b"weights"
 

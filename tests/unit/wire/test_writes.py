@@ -99,7 +99,6 @@ class Model:
 
     async def begin(self) -> None:
         for call, connection in zip(self.calls, self.connections, strict=True):
-            call.start(may_rerun=False)
             stream: Any = OpenStream(call, lambda call: None)
             reader = ToSink(stream, lambda chunk: str(chunk).encode(), connection)
             self._readers.append(asyncio.create_task(reader.wait_done()))

@@ -13,7 +13,7 @@ import torch
 from headway.engine.attention.base import StepLayout
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
-from headway.engine.linear import PanelLinear
+from headway.engine.cpu.linear import PanelLinear
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 

@@ -2,27 +2,29 @@
 and value are one product, gate and up another; a rotation is one multiplication.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from headway.engine.adapters.peft import LowRank, Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
+from headway.engine.architecture import LlamaSpec
 from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.layers import Parts, layers_at_once
-from headway.engine.decoders.rotary import pair_neighbours, rope_of, rotate, rotations
-from headway.engine.linear import Linear, PanelLinear, linear
+from headway.engine.cpu.linear import Linear, PanelLinear, linear
+from headway.engine.cpu.runner import DecoderInputs
+from headway.engine.rotary import pair_neighbours, rotate, rotations
+from headway.engine.weights import LayerWeights, take_layer
 
 
 class LlamaDecoder:
     def __init__(
         self,
-        config: Mapping[str, Any],
+        spec: LlamaSpec,
         tensors: Iterator[tuple[str, torch.Tensor]],
         *,
         dtype: torch.dtype,
@@ -31,46 +33,35 @@ class LlamaDecoder:
         is_rounded: bool = False,
     ) -> None:
         """Rounded: with weights of 8 bits."""
-        heads = config["num_attention_heads"]
-        kv_heads = config.get("num_key_value_heads") or heads
-        features = config.get("head_dim") or config["hidden_size"] // heads
-        self._config = config
-        self.vocabulary: int = config["vocab_size"]
-        self.shape = Shape(config["num_hidden_layers"], kv_heads, features)
+        self._spec = spec
+        self.vocabulary = spec.vocabulary
+        self.shape = Shape(spec.layers, spec.kv_heads, spec.head_size)
         self.longest = max_context
         self.dtype = dtype
         self.kernels = kernels
         self._row_dtype = dtype if kernels is None else torch.float32
-        self._rotations = rotations(rope_of(config), features, max_context)
-        epsilon = config.get("rms_norm_eps", 1e-6)
-        make = _Make(self._row_dtype, epsilon, kernels, is_rounded)
-        given = {name.removeprefix("model."): tensor for name, tensor in tensors}
-        embedding = given.pop("embed_tokens.weight")
+        self._rotations = rotations(spec.rope, spec.head_size, max_context)
+        make = _Make(self._row_dtype, spec.epsilon, kernels, is_rounded)
+        given = dict(tensors)
+        embedding = given.pop("model.embed_tokens.weight")
         self._embedding = embedding.to(dtype)
         self._layers = [
-            _Layer(_Given(given, f"layers.{index}."), index, heads, self.shape, make)
-            for index in range(self.shape.layers)
+            _Layer(take_layer(given, spec, index, self._paired), index, spec, make)
+            for index in range(spec.layers)
         ]
         self._at_once = layers_at_once(
             kernels,
             [each.parts() for each in self._layers],
             self.shape,
-            epsilon,
-            width=embedding.shape[1],
+            spec.epsilon,
+            width=spec.hidden,
         )
         head = given.pop("lm_head.weight", None)  # None: it is the embedding
         self._head = make.linear(embedding if head is None else head)
-        self._norm = make.norm(given.pop("norm.weight"))
+        self._norm = make.norm(given.pop("model.norm.weight"))
 
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        positions: torch.Tensor,
-        attention: Attention,
-        rows: torch.Tensor,
-        adapting: Adapting | None = None,
-    ) -> torch.Tensor:
-        """The logits after these rows."""
+    def __call__(self, inputs: DecoderInputs) -> torch.Tensor:
+        ids, positions, attention, rows, adapting = inputs
         hidden = self._embedding[ids].to(self._row_dtype)
         by = self._rotations[positions][:, None]
         layout = attention.layout() if self._at_once is not None and adapting is None else None
@@ -83,62 +74,26 @@ class LlamaDecoder:
 
     @property
     def adaptable(self) -> Sizes:
-        return {
-            module: sizes
-            for layer in range(self.shape.layers)
-            for product in modules_of(self._config, layer).values()
-            for module, sizes in product.items()
-        }
+        return self._spec.modules()
 
     def packed(self, weights: Weights) -> dict[str, Product]:
-        features = self.shape.head_size
         weights = {
-            name: LowRank(each.down, pair_neighbours(each.up, features))
+            name: LowRank(each.down, self._paired(each.up))
             if name.endswith(("q_proj", "k_proj"))
             else each
             for name, each in weights.items()
         }
         found = {}
         for layer in range(self.shape.layers):
-            for product, modules in modules_of(self._config, layer).items():
+            for product, modules in self._spec.products(layer).items():
                 widths = [(name, out) for name, (_, out) in modules.items()]
                 made = packed(weights, widths, self._row_dtype)
                 if made is not None:
                     found[f"{layer}.{product}"] = made
         return found
 
-
-def modules_of(config: Mapping[str, Any], layer: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """A layer's products, and of each the modules in it: in and out by transformers' names."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads = config["num_attention_heads"]
-    size = config.get("head_dim") or hidden // heads
-    queries, keys = heads * size, (config.get("num_key_value_heads") or heads) * size
-    attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
-    return {
-        "qkv": {
-            f"{attention}.q_proj": (hidden, queries),
-            f"{attention}.k_proj": (hidden, keys),
-            f"{attention}.v_proj": (hidden, keys),
-        },
-        "out": {f"{attention}.o_proj": (queries, hidden)},
-        "gate_up": {f"{mlp}.gate_proj": (hidden, inner), f"{mlp}.up_proj": (hidden, inner)},
-        "down": {f"{mlp}.down_proj": (inner, hidden)},
-    }
-
-
-class _Given:
-    """One layer's tensors, taken out as they are packed: the originals need not stay in memory."""
-
-    def __init__(self, tensors: dict[str, torch.Tensor], prefix: str) -> None:
-        self._tensors = tensors
-        self._prefix = prefix
-
-    def __contains__(self, name: str) -> bool:
-        return self._prefix + name in self._tensors
-
-    def take(self, name: str) -> torch.Tensor:
-        return self._tensors.pop(self._prefix + name)
+    def _paired(self, rotated: torch.Tensor) -> torch.Tensor:
+        return pair_neighbours(rotated, self._spec.head_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,37 +144,21 @@ class _Norm:
 
 
 class _Layer:
-    def __init__(
-        self,
-        given: _Given,
-        index: int,
-        heads: int,
-        shape: Shape,
-        make: _Make,
-    ) -> None:
+    def __init__(self, given: LayerWeights, index: int, spec: LlamaSpec, make: _Make) -> None:
         self._index = index
-        self._heads = heads
-        self._rotated = heads + shape.kv_heads
-        self._features = shape.head_size
-        bias = given.take("self_attn.o_proj.bias") if "self_attn.o_proj.bias" in given else None
-        gate_up = [given.take(f"mlp.{each}_proj.weight") for each in ("gate", "up")]
+        self._heads = spec.heads
+        self._rotated = spec.heads + spec.kv_heads
+        self._features = spec.head_size
         self._products = {
-            "qkv": make.linear(self._stacked(given, "weight"), self._biases(given)),
-            "out": make.linear(given.take("self_attn.o_proj.weight"), bias),
-            "gate_up": make.linear(torch.cat(gate_up)),
-            "down": make.linear(given.take("mlp.down_proj.weight")),
+            "qkv": make.linear(given.qkv, given.qkv_bias),
+            "out": make.linear(given.out, given.out_bias),
+            "gate_up": make.linear(given.gate_up),
+            "down": make.linear(given.down),
         }
-        self._before = make.norm(given.take("input_layernorm.weight"))
-        self._between = make.norm(given.take("post_attention_layernorm.weight"))
-        self._rotates = make.kernels_for(self._features)
-        self._gates = make.kernels_for(len(gate_up[0]))
-        self._head_norms = None
-        if "self_attn.q_norm.weight" in given:
-            norms = [
-                pair_neighbours(given.take(f"self_attn.{each}_norm.weight"), self._features)
-                for each in "qk"
-            ]
-            self._head_norms = [make.norm(each) for each in norms]
+        self._before, self._between = make.norm(given.before), make.norm(given.between)
+        self._rotates = make.kernels_for(spec.head_size)
+        self._gates = make.kernels_for(spec.inner)
+        self._head_norms = [make.norm(each) for each in given.head_norms or ()]
 
     def __call__(
         self,
@@ -231,7 +170,7 @@ class _Layer:
         heads = self._multiply("qkv", self._before(hidden), adapting)
         heads = heads.view(len(hidden), -1, self._features)
         rotated = heads[:, : self._rotated]
-        if self._head_norms is not None:
+        if self._head_norms:
             parts = rotated[:, : self._heads], rotated[:, self._heads :]
             rotated = torch.cat(
                 [norm(x) for norm, x in zip(self._head_norms, parts, strict=True)], 1
@@ -260,7 +199,7 @@ class _Layer:
         ]
         before, between = self._before.by_kernel(), self._between.by_kernel()
         has_kernels = self._rotates is not None and self._gates is not None
-        if not has_kernels or len(products) < len(self._products) or self._head_norms is not None:
+        if not has_kernels or len(products) < len(self._products) or self._head_norms:
             return None
         if before is None or between is None:
             return None
@@ -270,11 +209,3 @@ class _Layer:
     def _multiply(self, name: str, x: torch.Tensor, adapting: Adapting | None) -> torch.Tensor:
         out = self._products[name](x)
         return out if adapting is None else adapting.add(f"{self._index}.{name}", x, out)
-
-    def _stacked(self, given: _Given, kind: str) -> torch.Tensor:
-        query, key, value = (given.take(f"self_attn.{each}_proj.{kind}") for each in "qkv")
-        paired = [pair_neighbours(each, self._features) for each in (query, key)]
-        return torch.cat([*paired, value])
-
-    def _biases(self, given: _Given) -> torch.Tensor | None:
-        return self._stacked(given, "bias") if "self_attn.q_proj.bias" in given else None

@@ -27,8 +27,8 @@ from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.engine.cached import cache_folder
+from headway.engine.cpu.runner import Runner
 from headway.engine.decoders.transformers import TransformersDecoder
-from headway.engine.runner import Runner
 from headway.errors import ConfigError, HeadwayError
 
 _LENGTHS = (1, 15, 33, 47)  # of the prompts: within a page, at its border, longer than a chunk

@@ -14,9 +14,9 @@ import torch
 
 from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
-from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
+from headway.engine.cpu.runner import DecoderInputs
 from headway.engine.decoders.interface import (
     OBSERVED,
     PAGED,
@@ -26,7 +26,7 @@ from headway.engine.decoders.interface import (
     forget_masks,
     register,
 )
-from headway.engine.decoders.support import longest_of, why_not
+from headway.engine.support import longest_of, why_not
 from headway.engine.weights import check_stored
 from headway.errors import ConfigError, HeadwayError
 
@@ -92,15 +92,8 @@ class TransformersDecoder:
 
         return hook
 
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        positions: torch.Tensor,
-        attention: Attention,
-        rows: torch.Tensor,
-        adapting: Adapting | None = None,
-    ) -> torch.Tensor:
-        """The logits after these rows."""
+    def __call__(self, inputs: DecoderInputs) -> torch.Tensor:
+        ids, positions, attention, rows, adapting = inputs
         self._adapting = adapting
         return self._forward(ids, positions, attention, rows)
 

@@ -21,7 +21,8 @@ from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
 from headway.core.queueing.quota import Allowance
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, ModelFailed
-from headway.hosting.generation.pieces import Generation, Met, Piece
+from headway.hosting.explaining import GenerationTimes
+from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
@@ -92,7 +93,6 @@ class Front:
         if ask.allowance is not None:
             ask.allowance.reserve_tokens(unused, now)
         call = StreamCall(0, asked, self._loop)
-        call.start(may_rerun=False)
         request = self._requests[call] = _Request(call)
         seed = asked.wishes.sampling.seed if asked.wishes.is_seeded else secrets.randbits(62)
         for index in range(asked.count):
@@ -448,8 +448,8 @@ class _Answer:
             token = logprobs = None
         return Piece(self.index, text, token, logprobs, reason, finished, met)
 
-    def _met(self, finished: Finished, batches: list[int], now: float) -> Met:
-        return Met(
+    def _met(self, finished: Finished, batches: list[int], now: float) -> GenerationTimes:
+        return GenerationTimes(
             queued_s=(finished.admitted_at or now) - self._arrived_at,
             first_token_s=(self._first_at or now) - self._arrived_at,
             took_s=now - self._arrived_at,

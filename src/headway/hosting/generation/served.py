@@ -49,7 +49,6 @@ from headway.signature import Decoded, Signature, side_of
 
 if TYPE_CHECKING:
     from headway.runtime.generation.process import EngineProcess
-    from headway.runtime.workers.process.options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 _INPUTS = (Tensor("text_input", "object", (-1,)),)
@@ -152,8 +151,9 @@ class ServedGenerator(InUse):
 
     async def _start_process(self, engine: EngineModel, front: Front) -> Welcome:
         from headway.runtime.generation.process import EngineProcess
+        from headway.runtime.workers.process.options import ProcessOptions
 
-        options = process_options(self.config)
+        options = ProcessOptions.of(self.config, imports=(ENGINE_MODULE,))
         self._engine = process = EngineProcess(
             self.name, engine, options, report=front.deliver, tell=self._tell
         )
@@ -299,7 +299,7 @@ class ServedGenerator(InUse):
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         """Of a `Generation` its pieces; of a prompt (a text, messages, token ids) its text."""
         ask.pay(1)
-        return ServedStream(self, value, self._in_time(ask))
+        return ServedStream(self, value, ask.within(self.config.timeout_ms))
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self._front is None or self.language is None:
@@ -327,7 +327,7 @@ class ServedGenerator(InUse):
         return await self._predict(value, ask)
 
     async def _predict(self, value: Any, ask: Ask) -> str:
-        stream = ServedStream(self, value, self._in_time(ask))
+        stream = ServedStream(self, value, ask.within(self.config.timeout_ms))
         texts: list[str] = []
         try:
             async for text in stream:
@@ -373,12 +373,6 @@ class ServedGenerator(InUse):
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         seconds = self.clock() - started
         self.statistics.record_request(rows=rows, seconds=seconds, error=error)
-
-    def _in_time(self, ask: Ask) -> Ask:
-        limit_ms = self.config.timeout_ms
-        if limit_ms is None or (ask.deadline_ms is not None and ask.deadline_ms <= limit_ms):
-            return ask
-        return dataclasses.replace(ask, deadline_ms=limit_ms)
 
 
 class _Texts(OpenStream):
@@ -432,21 +426,6 @@ def _placement(config: ModelConfig) -> Placement:
         config.worker,
         needs_process=needs_process or ("pin" if config.pin else ""),
         has_processes=HAS_PROCESSES,
-    )
-
-
-def process_options(config: ModelConfig) -> "ProcessOptions":
-    from headway.runtime.workers.process.options import ProcessOptions
-
-    memory_mb, execute_ms = config.worker_memory_mb, config.execute_timeout_ms
-    return ProcessOptions(
-        max_restarts=config.max_restarts,
-        load_timeout_s=config.load_timeout_s,
-        execute_timeout_s=None if execute_ms is None else execute_ms / 1e3,
-        heartbeat_timeout_s=config.heartbeat_timeout_s,
-        memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
-        pin=config.pin,
-        imports=(ENGINE_MODULE,),
     )
 
 

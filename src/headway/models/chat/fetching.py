@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headway.errors import ConfigError
 from headway.models.chat.gguf import CONVERTER, converted
-from headway.models.chat.unfinished import unfinished_folder
+from headway.models.sources.unfinished import unfinished_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from headway.errors import ConfigError
 from headway.models.chat.fetching import cache_folder, fetch, folder_of
 from headway.models.chat.gguf import converted
-from headway.models.weights import find_weights
+from headway.models.sources.weights import find_weights
 
 CHAT = "chat"
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja")

@@ -7,7 +7,7 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.models.chat.finding import find_language_model
 from headway.models.chat.text import ChatText
-from headway.models.weights import read_json
+from headway.models.sources.weights import read_json
 
 ENGINE_MODULE = "headway.engine.starting"  # imports torch
 _HEADS = ("ForCausalLM", "LMHeadModel")

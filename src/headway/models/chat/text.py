@@ -9,7 +9,7 @@ from headway.models.chat.spelling import Spelling
 from headway.models.chat.templates import find_template
 from headway.models.chat.tokenizer import ChatTokenizer
 from headway.models.chat.traced import of_caller, of_template
-from headway.models.weights import read_json
+from headway.models.sources.weights import read_json
 
 Message = Mapping[str, Any]
 _DEFAULTS = frozenset(["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from headway.errors import ConfigError, InvalidInput
 from headway.models.chat.traced import CALLER, UNTRACED, Traced
-from headway.models.weights import read_json
+from headway.models.sources.weights import read_json
 
 _NAMED = (
     "bos_token",

@@ -12,7 +12,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -24,11 +23,11 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    Literal,
     ParamSpec,
     Self,
     TypeAlias,
     TypeVar,
+    Unpack,
 )
 
 from headway.core.costs import CostTable
@@ -42,7 +41,7 @@ from headway.runtime.batching.fan_out import FanOut, LongCall
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.parts import BatcherParts
 from headway.runtime.batching.statistics import Statistics, statistics_of
-from headway.runtime.calling.inputs import CallOptions
+from headway.runtime.calling.inputs import CallKeywords, CallOptions
 from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.streams import OpenStream, StreamCall
 from headway.runtime.events import Observer
@@ -57,7 +56,6 @@ Out = TypeVar("Out")
 P = ParamSpec("P")
 S = TypeVar("S")
 M = TypeVar("M")
-PriorityName = Literal["high", "normal", "low"]
 Target: TypeAlias = (
     Callable[[list[In]], Awaitable[Sequence[Out]]]
     | Callable[[list[In]], Sequence[Out]]
@@ -153,39 +151,26 @@ class Batcher(Generic[In, Out]):
 
     # ---- calling
 
-    async def submit(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> Out:
+    async def submit(self, value: Any, **options: Unpack[CallKeywords]) -> Out:
         """The result for one value, computed together with its neighbours.
 
-        `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch;
-        `parameters`: keywords for the model; one that it does not take is refused.
+        Options: `priority` (high, normal, low); `deadline_ms`: the answer is worthless later;
+        `tenant`: whose share it takes; `partition`: only equals share a batch; `parameters`:
+        keywords for the model; one that it does not take is refused.
         """
         loop = asyncio.get_running_loop()
-        entered_at = 0.0 if deadline_ms is None else now_here()
+        deadline_ms, entered_at = None, 0.0
         call: Call | LongCall | None = None
-        if (
-            self.is_uniform
-            and partition is None
-            and deadline_ms is None
-            and priority == "normal"
-            and tenant == ""
-            and not parameters
-        ):
+        if not options and self.is_uniform:
             if self._is_simple:
                 call = self._entrance.enqueue_plain(value, loop)
             elif (row := self._parts.inputs.row(value)) is not None:
                 call = self._entrance.enqueue_plain(row, loop)
         if call is None:
-            options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
-            call = await self._entrance.ask(value, loop, options)
+            asked = CallOptions.of(options)
+            deadline_ms = asked.deadline_ms
+            entered_at = 0.0 if deadline_ms is None else now_here()
+            call = await self._entrance.ask(value, loop, asked)
         if deadline_ms is not None:
             return await self._answer_in_time(call, entered_at, deadline_ms)  # type: ignore[no-any-return]
         result: Any
@@ -198,25 +183,15 @@ class Batcher(Generic[In, Out]):
             result = await self._off_loop("finish", self._finish, result)
         return result  # type: ignore[no-any-return]  # a cast would be a call for every caller
 
-    async def explain(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> Explained[Out]:
-        """`submit`, and with the result its story: which batch, why it left, where the time went.
+    async def explain(self, value: Any, **options: Unpack[CallKeywords]) -> Explained[Out]:
+        """`submit`, and how the result came about: which batch, why it left, where the time went.
 
-        (Not in terms of each other: a caller that asks for no story should not pay for one.)
+        (Not in terms of each other: a caller that asks for no explanation should not pay for one.)
         """
         loop = asyncio.get_running_loop()
-        entered_at = now_here()
-        options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
-        call = await self._entrance.ask(value, loop, options)
-        result = await self._answer_in_time(call, entered_at, deadline_ms)
+        entered_at, asked = now_here(), CallOptions.of(options)
+        call = await self._entrance.ask(value, loop, asked)
+        result = await self._answer_in_time(call, entered_at, asked.deadline_ms)
         return Explained(result, explanation_of(call))
 
     async def _answer_in_time(
@@ -324,48 +299,22 @@ class Batcher(Generic[In, Out]):
             future.cancel()  # e.g. Ctrl-C: nobody waits for the answer
             raise
 
-    async def stream(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Any]:
+    async def stream(self, value: Any, **options: Unpack[CallKeywords]) -> AsyncIterator[Any]:
         """The chunks of one value's answer, as its batch produces them."""
-        stream = await self.open_stream(
-            value,
-            priority=priority,
-            deadline_ms=deadline_ms,
-            tenant=tenant,
-            partition=partition,
-            parameters=parameters,
-        )
+        stream = await self.open_stream(value, **options)
         try:
             async for chunk in stream:
                 yield chunk
         finally:
             stream.close()
 
-    async def open_stream(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> OpenStream:
+    async def open_stream(self, value: Any, **options: Unpack[CallKeywords]) -> OpenStream:
         """`stream`, once it is queued. The caller that opens it closes it."""
         if not self._parts.maker.streams:
             raise InvalidInput(f"{self.name} does not stream")
-        entered_at = now_here()
-        deadline = deadline_at(entered_at, deadline_ms)
-        options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
-        call = await self._entrance.ask_stream(value, entered_at, options)
+        entered_at, asked = now_here(), CallOptions.of(options)
+        deadline = deadline_at(entered_at, asked.deadline_ms)
+        call = await self._entrance.ask_stream(value, entered_at, asked)
         return OpenStream(call, self._entrance.withdraw, self._expire_at(call, deadline))
 
     def check_parameters(self, given: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from headway.core.costs import CostTable
 from headway.core.faults.bisecting import MAX_RERUNS
@@ -18,9 +18,6 @@ from headway.core.policy import Compose, Firing, Order, Policy, choice, read_buc
 from headway.errors import ConfigError, nearest
 from headway.runtime.calling.company import DependentRows
 from headway.runtime.events import Observer
-
-if TYPE_CHECKING:
-    from headway.runtime.workers.process.options import ProcessOptions
 
 _POLICIES = ("auto", "idle", "window", "static")
 _DEFAULTS = Policy()
@@ -173,20 +170,6 @@ class BatcherOptions:
         if self.compose == "auto":
             return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
         return cast(Compose, choice(Compose, self.compose, "compose"))
-
-    def process_options(self) -> "ProcessOptions":
-        """For each worker process."""
-        from headway.runtime.workers.process.options import ProcessOptions
-
-        memory_mb = self.worker_memory_mb
-        return ProcessOptions(
-            max_restarts=self.max_restarts,
-            load_timeout_s=self.load_timeout_s,
-            execute_timeout_s=self.execute_timeout_s,  # it can be ended; its batch runs again
-            heartbeat_timeout_s=self.heartbeat_timeout_s,
-            memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
-            pin=tuple(self.pin),
-        )
 
 
 def _seconds(milliseconds: object, name: str) -> float | None:

@@ -83,6 +83,7 @@ class BatcherParts:
     ) -> "Callable[[], ProcessTeam | None]":
         if self.placement.kind != "process":
             return lambda: None
+        from headway.runtime.workers.process.options import ProcessOptions
         from headway.runtime.workers.process.team import ProcessTeam
 
         options = self._options
@@ -92,7 +93,7 @@ class BatcherParts:
             target,
             make,
             workers=options.workers,
-            options=options.process_options(),
+            options=ProcessOptions.of(options),
         )
 
     def _wire(self, *, is_floating: bool) -> None:

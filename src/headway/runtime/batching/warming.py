@@ -14,7 +14,6 @@ from headway.runtime.calling.company import DependentRows
 from headway.runtime.calling.inputs import InputReader
 from headway.runtime.calling.runner import TensorRunner
 from headway.runtime.calling.whole import WholeRunner
-from headway.runtime.events import PaddingRevoked
 from headway.runtime.jobs.probing import ProbeWatcher, Trial, probe
 
 _log = logging.getLogger(__name__)
@@ -96,7 +95,6 @@ class WarmUp:
             return
         runner.varying.pad_sizes = policy.pad_sizes
         if runner.varying.candidates:
-            runner.varying.revoked = self._tell_revoked
             await trial.padding()
 
     async def _try_company(
@@ -128,17 +126,6 @@ class WarmUp:
             self._name,
             _dependent(outputs),
         )
-
-    def _tell_revoked(self, outputs: str) -> None:
-        """In a worker's thread."""
-        _log.error(
-            "%s: padding has changed an answer (%s), though it changed none when it was tried. "
-            "Only equal lengths share a batch from now on; answers to padded requests before may "
-            "be wrong. Set `pads` of the model to say how it is padded, or {} for never",
-            self._name,
-            outputs,
-        )
-        self._decider.shell.report(PaddingRevoked(self._name, outputs))
 
 
 def _dependent(outputs: Sequence[str]) -> str:

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from headway.errors import ConfigError, HeadwayError, InvalidInput
 from headway.model import Model, overrides
+from headway.runtime.calling.callback_thread import CallbackThread, Kind, Many, call_user_code
 from headway.runtime.calling.faults import is_error
-from headway.runtime.calling.front import FrontThread, Kind, Many, call_user_code
 
 _LARGEST_SIZE = 2**53  # what a float still tells apart: batch times are reckoned from sizes
 
@@ -41,7 +41,7 @@ class Callbacks:
         # A builtin, such as `len`, is sure to come back, and is not worth the way to the thread.
         self._sizes_here = self.prepare is None and inspect.isbuiltin(self.size)
         self._make_front = functools.partial(
-            FrontThread, f"headway-front-{name}", max_waiting, limit_s
+            CallbackThread, f"headway-front-{name}", max_waiting, limit_s
         )
         self._front = self._make_front()
 
@@ -50,7 +50,7 @@ class Callbacks:
         """So many calls of them hang that new calls are refused."""
         return self._front.is_stuck
 
-    def start_over(self) -> FrontThread:
+    def start_over(self) -> CallbackThread:
         """In a process that was forked: the thread is the other one's. Returns what had it."""
         old, self._front = self._front, self._make_front()
         return old

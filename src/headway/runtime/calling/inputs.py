@@ -1,7 +1,7 @@
 """Reads what callers give, before it is queued: checks and prepares it, finds its size, shape."""
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 from headway.core.items import Priority
 from headway.errors import ConfigError, InvalidInput
@@ -15,14 +15,33 @@ _OTHER = object()  # what no caller's value equals
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
-class CallOptions(NamedTuple):
-    """What a caller asks for beside its value."""
+class CallKeywords(TypedDict, total=False):
+    """The keywords of a call: see `Batcher.submit`."""
 
-    priority: str
+    priority: Literal["high", "normal", "low"]
     deadline_ms: float | None
     tenant: str
     partition: Hashable
     parameters: Mapping[str, Any] | None
+
+
+class CallOptions(NamedTuple):
+    """The same, complete."""
+
+    priority: str = "normal"
+    deadline_ms: float | None = None
+    tenant: str = ""
+    partition: Hashable = None
+    parameters: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, given: CallKeywords) -> "CallOptions":
+        """Raises TypeError, naming one that does not exist."""
+        try:
+            return cls(**given)
+        except TypeError:
+            unknown = [name for name in given if name not in cls._fields]
+            raise TypeError(f"a call has no option {', '.join(map(repr, unknown))}") from None
 
 
 class Input(NamedTuple):

@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from headway.errors import ModelFailed, Shed
+from headway.errors import Shed
 from headway.model import END
 from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Ran
-from headway.runtime.driving.digests import Trail
 
 if TYPE_CHECKING:
     from headway.runtime.driving.step_queue import StepQueue
@@ -35,14 +34,12 @@ class StreamCall:
     __slots__ = (
         "_chunks",
         "_error",
-        "_has_begun",
         "_pushed_bytes",
-        "_retrace",
         "_taken_bytes",
-        "_trail",
         "_waiter",
         "chain",
         "direct",
+        "has_begun",
         "has_ended",
         "is_abandoned",
         "item_ids",
@@ -66,11 +63,9 @@ class StreamCall:
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self.has_ended = False  # there will be no more chunks
-        self._has_begun = False  # there was a chunk
+        self.has_begun = False  # there was a chunk: it must not run again
         self._pushed_bytes = 0  # counted by the model's side only …
         self._taken_bytes = 0  # … and by the reader's
-        self._trail: Trail | None = None  # of what was pushed, where the model may start over
-        self._retrace: Trail | None = None  # of what comes once more, until it is as far
 
     @property
     def is_done(self) -> bool:
@@ -78,26 +73,13 @@ class StreamCall:
 
     # From any thread.
 
-    def start(self, *, may_rerun: bool) -> None:
-        """The model begins, or starts over: what the reader has seen already is compared, and not
-        given again."""
-        if not self._has_begun:
-            self._trail = Trail() if may_rerun else None
-        elif self._trail is None:
-            self.fail(self._broken_off())
-        else:
-            self._retrace = Trail()
-
     def put(self, entry: Any) -> bool:
         """One entry of a step: a chunk, None for nothing, END, or this item's own error. True:
         there is something new for its reader."""
         if entry is None or self.has_ended or self.is_abandoned:
             return False
         if entry is END or is_error(entry):
-            self._end(self._retraced() if entry is END else readable(entry))
-        elif self._retrace is not None:
-            self._follow(self._retrace, entry)
-            return self.has_ended
+            self._end(None if entry is END else readable(entry))
         else:
             self._push(entry, bytes_of(entry))
         return True
@@ -107,25 +89,21 @@ class StreamCall:
         size = 0
         for text in texts:
             size += len(text)
-        is_plain = not self._chunks and self._retrace is None and size <= QUIET_BYTES
+        is_plain = not self._chunks and size <= QUIET_BYTES
         if not is_plain or self.has_ended or self.is_abandoned:
             for text in texts:
                 self.put(text)
             return
-        self._has_begun = True
+        self.has_begun = True
         self._pushed_bytes += size
-        if self._trail is not None:
-            self._trail.add_texts(texts)
         self._chunks.extend(texts)
 
     def set_aside(self, texts: Sequence[str]) -> bool:
         """Whether a direct reader is to have them without a stay here (`give`). Called in its loop.
         The hot path."""
-        if self._chunks or self._retrace is not None or self.has_ended or self.is_abandoned:
+        if self._chunks or self.has_ended or self.is_abandoned:
             return False
-        self._has_begun = True
-        if self._trail is not None:
-            self._trail.add_texts(texts)
+        self.has_begun = True
         return True
 
     def _push(self, chunk: Any, size: int) -> None:
@@ -134,28 +112,14 @@ class StreamCall:
             if waiting >= MAX_BACKLOG or unread_bytes + size > MAX_BACKLOG_BYTES:
                 self._end(self._too_far_behind())
                 return
-        self._has_begun = True
+        self.has_begun = True
         self._pushed_bytes += size
-        if self._trail is not None:
-            self._trail.add(chunk, size)
         self._chunks.append(chunk)
 
     def _too_far_behind(self) -> Shed:
         is_many = len(self._chunks) >= MAX_BACKLOG
         behind = f"{MAX_BACKLOG} chunks" if is_many else f"{MAX_BACKLOG_BYTES} bytes"
         return Shed(f"the reader fell {behind} behind its stream")
-
-    def _follow(self, retrace: Trail, entry: Any) -> None:
-        retrace.add(entry, bytes_of(entry))
-        trail = self._trail
-        assert trail is not None
-        if retrace.length == trail.length:
-            self._retrace = None
-            if retrace.digest() != trail.digest():
-                self._end(self._broken_off())
-
-    def _broken_off(self) -> ModelFailed:
-        return ModelFailed("the stream broke off, and the model did not repeat the same chunks")
 
     def succeed(self, result: Any) -> None:
         self._settle(None)
@@ -167,15 +131,11 @@ class StreamCall:
         if self.step_queue is not None:
             self.step_queue.put_waiting()  # what came before the end
         if not self.has_ended:
-            self._end(self._retraced() if error is None else error)
+            self._end(error)
             _wake_in(self.loop, [self])
 
     def detach(self) -> None:
         """It always finds its reader's loop."""
-
-    def _retraced(self) -> ModelFailed | None:
-        """What an end means now: it may have come earlier than the first time."""
-        return None if self._retrace is None else self._broken_off()
 
     def _end(self, error: BaseException | None) -> None:
         self._error = error

@@ -454,7 +454,7 @@ class _Turn:
     def __init__(self, engine: EngineProcess) -> None:
         self._engine = engine
 
-    def run(self) -> None:
+    async def work(self) -> None:
         engine = self._engine
         try:
             process = here.process()
@@ -467,6 +467,3 @@ class _Turn:
         process.wait_end(None)
         memory, reason = process.ran_out_of_memory, process.reason
         engine.post(lambda: engine.disconnected(process, reason, out_of_memory=memory))
-
-    async def run_async(self) -> None:
-        raise AssertionError("its worker is a process")

@@ -5,12 +5,12 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.calling.company import JUDGED, NEIGHBOURS
-from headway.runtime.calling.faults import is_out_of_memory, is_stopped
+from headway.runtime.calling.faults import is_out_of_memory, is_stopped, running_task
 from headway.runtime.calling.runner import Runner, TensorRunner
 from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT
@@ -18,22 +18,23 @@ from headway.runtime.jobs.jobs import Job
 from headway.runtime.jobs.rerunning import model_failed
 
 
-class ProbeWatcher(Protocol):
-    """Who wants to know of every cell, measures its memory, and may say that it is too large."""
+class ProbeWatcher:
+    """Told of every cell of the table. This one wants nothing; others measure memory, make pauses,
+    and say that a cell is too large."""
 
-    def may_run(self, rows: int, size: int) -> bool: ...
+    def may_run(self, rows: int, size: int) -> bool:
+        return True
 
     async def wait_turn(self, last_s: float) -> None:
-        """Before each call of the model; `last_s`: what the one before took, 0 at first."""
-        ...
+        """Before each call of the model. `last_s`: how long the last one took, 0 at first."""
 
     def has_run(self, rows: int, size: int) -> int | None:
         """The most bytes that it took, where that is known."""
-        ...
+        return None
 
     def has_failed(self, error: HeadwayError) -> bool:
         """Did it fail because it is too large? Then the table ends before it."""
-        ...
+        return False
 
 
 class Probe:
@@ -50,27 +51,19 @@ class Probe:
         self.seconds: asyncio.Future[float] = self._loop.create_future()
         self.results: list[Any] = []
 
-    def run(self) -> None:
-        started = self._clock()
+    async def work(self) -> None:
+        started, task = self._clock(), running_task()
+        outcome: float | HeadwayError = Closed(f"{self._runner.name} was closed during its warm-up")
         try:
-            self.results = self._runner.predict(self._values, self._rows)
-            outcome: float | HeadwayError = self._clock() - started
-        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
-            outcome = model_failed(self._runner.name, error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._settle, outcome)
-
-    async def run_async(self) -> None:
-        started, task = self._clock(), asyncio.current_task()
-        try:
-            self.results = await self._runner.predict_async(self._values, self._rows)
-            self._settle(self._clock() - started)
+            self.results = await self._runner.predict(self._values, self._rows)
+            outcome = self._clock() - started
         except BaseException as error:
             if is_stopped(error, task):
                 raise
-            self._settle(model_failed(self._runner.name, error))
-        finally:  # cancelled: the batcher closes
-            self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
+            outcome = model_failed(self._runner.name, error)
+        finally:  # also where it is cancelled with its batcher
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: float | HeadwayError) -> None:
         if self.seconds.done():
@@ -96,7 +89,7 @@ async def probe(
     counts, at `limit_s`; what does not fit into memory is left out, and all that is larger."""
     sizes = sorted(samples)
     give_up_at = clock() + limit_s
-    probes = _Probes(start, runner, clock, repeats, watcher or _Nobody())
+    probes = _Probes(start, runner, clock, repeats, watcher or ProbeWatcher())
     by_rows: dict[int, list[_Cell]] = {}
     too_many: float = math.inf
     for count in rows:
@@ -255,22 +248,6 @@ class _Cell:
         self.seconds = statistics.median(times)
         self.errors = [time / self.seconds - 1.0 for time in times]
         self.peak_bytes = peak_bytes
-
-
-class _Nobody:
-    """Watches without interest."""
-
-    def may_run(self, rows: int, size: int) -> bool:
-        return True
-
-    async def wait_turn(self, last_s: float) -> None:
-        pass
-
-    def has_run(self, rows: int, size: int) -> int | None:
-        return None
-
-    def has_failed(self, error: HeadwayError) -> bool:
-        return False
 
 
 def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:

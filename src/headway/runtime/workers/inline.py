@@ -28,7 +28,7 @@ class InlineWorker:
         return self._loop is not None and self._loop.is_closed()
 
     def _start_here(self, event_loop: EventLoop, job: Job) -> None:
-        self._task = event_loop.loop.create_task(job.run_async())
+        self._task = event_loop.loop.create_task(job.work())
 
     def stop(self) -> None:
         task = self._task

@@ -5,7 +5,7 @@ import queue
 import weakref
 
 from headway.runtime.calling.threads import start_thread
-from headway.runtime.jobs.jobs import Job
+from headway.runtime.jobs.jobs import Job, run_to_end
 
 _log = logging.getLogger(__name__)
 _Inbox = queue.SimpleQueue[Job | None]
@@ -32,7 +32,7 @@ class ThreadWorker:
 def _work(inbox: _Inbox) -> None:
     while (job := inbox.get()) is not None:
         try:
-            job.run()
+            run_to_end(job.work())
         except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
             _log.exception("a job raised; its worker goes on")
         del job  # do not keep a batch's values alive while waiting for the next

@@ -101,9 +101,13 @@ class SharedRegions:
     def write(self, where: SharedSlice, data: bytes) -> None:
         region = self._slice(where)
         try:
-            os.pwrite(region.descriptor, data, region.offset + where.offset)
+            written = os.pwrite(region.descriptor, data, region.offset + where.offset)
         except OSError as error:
             raise InvalidInput(f"region {where.region!r}: {error}") from error
+        if written != len(data):  # its pages were promised, and shared memory is full
+            raise InvalidInput(
+                f"region {where.region!r}: there is room for {written} of {len(data)} bytes"
+            )
 
     def _get(self, name: str) -> Region:
         region = self._regions.get(name)

@@ -116,6 +116,7 @@ async def test_a_large_chunk_is_spelled_off_the_loop(stack: str, route: str) -> 
         url, headers = f"http://{getattr(addresses, stack)}{path}", {"Accept": "text/event-stream"}
         answer = await client.post(url, json=body, headers=headers)
         assert answer.status_code == 200, answer.text[:200]
+        assert answer.headers["x-accel-buffering"] == "no", "nginx would collect its events"
         assert background.started - before == LARGE
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
         found = [json.loads(line) for line in lines if line != "[DONE]"]

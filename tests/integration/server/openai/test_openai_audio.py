@@ -15,7 +15,7 @@ openai = pytest.importorskip("openai")
 soundfile = pytest.importorskip("soundfile")
 httpclient = pytest.importorskip("tritonclient.http")
 
-from headway.models.speech.moonshine import MOONSHINE_WEIGHTS  # noqa: E402 - once its needs are there
+from headway.models.ready.speech.moonshine import MOONSHINE_WEIGHTS  # noqa: E402 - once its needs are there
 
 if not MOONSHINE_WEIGHTS.is_installed:
     pytest.skip("the weights are not installed", allow_module_level=True)

@@ -50,7 +50,6 @@ class Host:
 
     def __init__(self) -> None:
         self.call = StreamCall(0, None, asyncio.get_running_loop())
-        self.call.start(may_rerun=False)
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         return OpenStream(self.call, lambda call: None)

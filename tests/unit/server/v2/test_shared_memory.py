@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
+from full_disk import room_for
 from headway.errors import Forbidden, InputTooLarge, InvalidInput
 from headway.hosting.registry import Registry
 from headway.server.families.v2 import codec
@@ -36,6 +37,12 @@ def test_reading_and_writing_count_from_the_regions_offset(regions: SharedRegion
     assert regions.read(SharedSlice("r", 4, 3)) == bytes([20, 21, 22])
     regions.write(SharedSlice("r", 0, 2), b"ab")
     assert regions.read(SharedSlice("r", 0, 3)) == b"ab\x12"
+
+
+def test_an_answer_that_shared_memory_has_no_room_for_is_an_error(regions: SharedRegions) -> None:
+    register(regions)
+    with room_for(20), pytest.raises(InvalidInput, match="room for 4 of 8 bytes"):
+        regions.write(SharedSlice("r", 0, 8), b"abcdefgh")
 
 
 @pytest.mark.parametrize(

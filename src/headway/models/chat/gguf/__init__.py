@@ -16,7 +16,7 @@ from headway.models.chat.gguf.metadata import Metadata
 from headway.models.chat.gguf.model import configuration
 from headway.models.chat.gguf.tensors import ROPE_FACTORS, Stored, TooLargeForFloat16, stored, write
 from headway.models.chat.gguf.vocabulary import Vocabulary
-from headway.models.chat.unfinished import unfinished_folder
+from headway.models.sources.unfinished import unfinished_folder
 
 CONVERTER = 3  # raise when what is written changes: the cache is keyed by it
 _NO_DEFAULTS: Mapping[str, float] = {}

@@ -19,7 +19,7 @@ from headway.core.items import Wait
 from headway.errors import NotReady
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.calling.threads import awaitable, start_thread
-from headway.runtime.jobs.jobs import Job
+from headway.runtime.jobs.jobs import Job, run_to_end
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
 from headway.runtime.workers.process.options import ProcessOptions
@@ -203,7 +203,7 @@ class _Life:
             if self.is_stopping:  # a caller that stops it now finds it busy
                 self._process.kill("was stopped")
         try:
-            job.run()
+            run_to_end(job.work())
         except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
             _log.exception("a job raised; its worker goes on")
         self._is_busy = False
@@ -281,7 +281,7 @@ class _Life:
                 self._held.append(item)
         process, self._process = self._process, None
         while self._held:
-            self._held.pop(0).run()
+            run_to_end(self._held.pop(0).work())
         self._process = process
 
     def _end(self) -> None:

@@ -16,10 +16,9 @@ from headway.server.families.openai.asking import too_long
 from headway.server.service.errors import param_of, status_of
 from headway.server.service.events import Events, Pumping
 from headway.server.service.openai_errors import openai_error
-from headway.wire.messages import Answer, Response, StreamResponse
+from headway.wire.messages import EVENT_HEADERS, Answer, Response, StreamResponse
 
 DONE = b"data: [DONE]\n\n"
-_HEADERS = (("Cache-Control", "no-cache"),)
 
 
 def event_of(value: Any) -> bytes:
@@ -53,7 +52,7 @@ async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> 
         if as_events:
             events = Events(stream, writer.piece, error_event, writer.tail)
             await events.start()
-            return StreamResponse(events, headers=_HEADERS)
+            return StreamResponse(events, headers=EVENT_HEADERS)
         pieces = await gathered(stream)
     except InputTooLarge as error:
         raise too_long(error) from None

@@ -25,9 +25,8 @@ from headway.server.families.v2.generating import single, whole
 from headway.server.service.events import Events, event_in_steps
 from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints
-from headway.wire.messages import Answer, Response, StreamResponse
+from headway.wire.messages import EVENT_HEADERS, Answer, Response, StreamResponse
 
-_HEADERS = (("Cache-Control", "no-cache"),)
 _NOT_THE_MODELS = frozenset(["model", "messages", "stream", "stream_options", "n"])  # ours to obey
 _NEWER_NAMES = {"max_completion_tokens": "max_tokens"}
 
@@ -49,7 +48,7 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
         stream = served.stream(value, ask) if served.streams else single(served, value, ask)
         events = Events(stream, writer.event_of, error_event, writer.tail)
         await events.start()
-        return StreamResponse(events, headers=_HEADERS)
+        return StreamResponse(events, headers=EVENT_HEADERS)
     result = await (whole if served.only_streams else _predicted)(served, value, ask)
     message: ChatMessage = {"role": "assistant", "content": _text(result), "refusal": None}
     choice: ChatChoice = {

@@ -2,7 +2,8 @@
 
 from typing import Any, TypedDict
 
-from headway.hosting.generation.pieces import Met, Piece
+from headway.hosting.explaining import GenerationTimes
+from headway.hosting.generation.pieces import Piece
 
 
 class CachedTokens(TypedDict):
@@ -24,7 +25,7 @@ class Usage:
         self._cached = dict.fromkeys(range(prompts), 0)
         self.completion_tokens = 0
         self._counted: dict[int, int] = {}  # by choice: its tokens so far
-        self.met: dict[int, Met] = {}
+        self.met: dict[int, GenerationTimes] = {}
 
     def add(self, piece: Piece) -> None:
         finished = piece.finished

@@ -13,9 +13,8 @@ from headway.server.families.plain.answers import NOT_JSON
 from headway.server.families.v2.generating import single
 from headway.server.service.events import Events, TextEvents, event_in_steps
 from headway.signature.foreign import encode_plain
-from headway.wire.messages import StreamResponse
+from headway.wire.messages import EVENT_HEADERS, StreamResponse
 
-_HEADERS = (("Cache-Control", "no-cache"),)
 _texts_of = TextEvents(b"data: ", b"\n\n").of
 
 
@@ -24,7 +23,7 @@ async def answer_events(served: ServedModel, value: Any, ask: Ask) -> StreamResp
     stream = served.stream(value, ask) if served.streams else single(served, value, ask)
     events = Events(stream, _event_of, _error_event, texts_of=_texts_of)
     await events.start()
-    return StreamResponse(events, headers=_HEADERS)
+    return StreamResponse(events, headers=EVENT_HEADERS)
 
 
 def _event_of(chunk: Any) -> bytes | Work:

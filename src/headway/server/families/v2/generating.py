@@ -18,11 +18,10 @@ from headway.server.service.events import Events, TextEvents, close, event_in_st
 from headway.server.service.options import check_count
 from headway.server.service.requests import Parameters
 from headway.signature.foreign import plain_of
-from headway.wire.messages import Request, Response, StreamResponse
+from headway.wire.messages import EVENT_HEADERS, Request, Response, StreamResponse
 
 _TEXT = "text_input"
 _TEXT_END = b'""}\n\n'
-_EVENTS = (("Cache-Control", "no-cache"),)
 
 
 class GenerateRequest(TypedDict, total=False):
@@ -128,7 +127,7 @@ async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamRespo
         texts_of=encoder.texts_of,
     )
     await events.start()
-    return StreamResponse(events, headers=_EVENTS)
+    return StreamResponse(events, headers=EVENT_HEADERS)
 
 
 class _EventEncoder:

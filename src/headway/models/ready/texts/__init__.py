@@ -1,0 +1,1 @@
+"""What models of texts have in common: tokens, networks, pooling, folders, proofs."""

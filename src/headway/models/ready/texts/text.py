@@ -1,0 +1,291 @@
+"""What models of texts have in common: a text becomes tokens before it is queued, its size is their
+number, and a batch is padded to its longest. Which weights run, and what is made of what they give,
+is for the tasks to say.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy
+
+from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
+from headway.model import Model, Tensor
+from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofTexts
+from headway.models.ready.texts.proof import LENGTHS
+from headway.models.sources.weights import read_json
+
+# No language needs so many: what is longer is refused before a second is spent on its tokens.
+_CHARACTERS_PER_TOKEN = 200
+_SAMPLE_TOKENS = (5, 32, 128, 256)  # from a search query to a long paragraph
+
+
+class TextModel(Model[Any, Any]):
+    """Tokens in, rows of numbers out. A text of more than `max_tokens` is refused, or cut where the
+    caller (the parameter `truncate`) or the operator (the option) says so."""
+
+    writes_inputs: ClassVar[bool] = False
+    inputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)
+    outputs: Sequence[Tensor] = ()
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        max_tokens: int,
+        truncate: bool = False,
+        pad_id: int = 0,
+        prompt: str = "",
+        lowers_case: bool = False,
+        proof_tokens: int = 0,
+    ) -> None:
+        """`prompt` goes before every text. `proof_tokens`: the network proves itself when it is
+        loaded, on texts of up to so many; 0: it is known."""
+        self._encoder = encoder
+        self.packed = encoder.packs
+        self._max_tokens = max_tokens
+        self._truncate = truncate
+        self._pad_id = pad_id
+        self._prompt = prompt
+        self._lowers_case = lowers_case
+        self._proof_tokens = proof_tokens
+
+    def setup(self) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise ConfigError("texts need tokenizers: pip install 'headway[onnx]'") from error
+        file = self._encoder.find() / "tokenizer.json"
+        if not file.is_file():
+            raise ConfigError(f"{file}: there is no such file")
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # its own, of no particular kind
+            raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
+        tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
+        tokenizer.enable_truncation(self._max_tokens, direction=_cut_side(file.parent))
+        if self._lowers_case:
+            _lower_case(tokenizer)
+        self._tokenizer = tokenizer
+        self._vocabulary = tokenizer.get_vocab_size()
+        self._first, self._last = _frame(tokenizer)
+        self._types = _types(tokenizer)
+
+    def load(self) -> None:
+        if not self._proof_tokens:
+            self._encoder.load()
+            return
+        self._encoder.load(self._proof_texts())
+        self._check_width()
+
+    def _proof_texts(self) -> ProofTexts:
+        """Of seeded tokens, framed as texts are."""
+        rng = numpy.random.default_rng(20261118)
+        frame = len(self._first) + len(self._last)
+        lengths = {frame + 1, *LENGTHS, self._proof_tokens}
+        known = sorted(max(frame + 1, min(length, self._max_tokens)) for length in lengths)
+        texts = []
+        for length in sorted([*known, known[len(known) // 2]]):  # two are of one length
+            own = rng.integers(0, self._vocabulary, length - frame).tolist()
+            if len(own) > 1:
+                own[len(own) // 2] = self._pad_id  # which a text may spell
+            texts.append(self._batch([[*self._first, *own, *self._last]]))
+        return ProofTexts(texts, self._pad_id, self._vocabulary)
+
+    def _check_width(self) -> None:
+        """Is what the network gives as wide as what is made of it? Raises ConfigError."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs; empty: that is known once it is loaded."""
+        return self._encoder.device
+
+    def files(self) -> list[Path]:
+        """What it is made of: a warm-up table counts as long as these are the same."""
+        return self._encoder.files()
+
+    def samples(self) -> list[Any]:
+        """Texts to time the model with."""
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        return [words(tokens - special) for tokens in self._sample_tokens()]
+
+    def prepare(self, raw: str | list[int], *, truncate: bool | None = None) -> Any:
+        if isinstance(raw, str):
+            return _tokens(self._encode("text", raw, truncate=truncate, prompt=self._prompt).ids)
+        self._check_ids(raw)
+        if len(raw) <= self._max_tokens:
+            return _tokens(raw)
+        if not self._cuts(truncate):
+            raise self._too_long("text", len(raw))
+        if _cut_side(self._encoder.find()) == "left":
+            return _tokens([*self._first, *raw[len(raw) - self._max_tokens + len(self._first) :]])
+        return _tokens([*raw[: self._max_tokens - len(self._last)], *self._last])
+
+    @property
+    def token_ids(self) -> dict[str, Any]:
+        """Which token ids it takes in place of a text: those of its own tokenizer."""
+        return {
+            "tokenizer": "the model's own",
+            "vocabulary": self._vocabulary,
+            "begin_with": self._first,
+            "end_with": self._last,
+        }
+
+    def _check_ids(self, ids: Any) -> None:
+        """Those of another tokenizer would mean another text. Raises InvalidInput."""
+        if self._prompt:
+            raise InvalidInput(
+                f"input 'text': this model puts {self._prompt!r} before every text, which token "
+                "ids may lack; send texts instead"
+            )
+        if not ids or not all(type(each) is int and 0 <= each < self._vocabulary for each in ids):
+            raise InvalidInput(
+                f"input 'text': a text, or token ids from 0 to {self._vocabulary - 1}, is expected"
+            )
+        first, last = self._first, self._last
+        if ids[: len(first)] != first or ids[len(ids) - len(last) :] != last:
+            raise InvalidInput(
+                f"input 'text': these token ids are not of this model's own tokenizer, whose texts "
+                f"begin with {first} and end with {last}; send texts instead"
+            )
+
+    def prepare_many(self, raws: list[Any]) -> Sequence[Any]:
+        """All at once, on every core. Raises where one is odd: they are then looked at singly."""
+        most = self._max_tokens * _CHARACTERS_PER_TOKEN
+        if not all(type(raw) is str and 0 < len(raw) <= most for raw in raws):
+            raise InvalidInput("not all are texts of a sane length")
+        texts = [self._prompt + raw for raw in raws] if self._prompt else raws
+        encodings = self._tokenizer.encode_batch(texts)
+        if not self._truncate and any(each.overflowing for each in encodings):
+            raise InvalidInput("not all are short enough")
+        return [_tokens(each.ids) for each in encodings]
+
+    def size(self, item: Any) -> int:
+        return len(item)
+
+    # ---- for the tasks
+
+    def _sample_tokens(self) -> list[int]:
+        return sorted({min(tokens, self._max_tokens) for tokens in _SAMPLE_TOKENS})
+
+    def _encode(self, name: str, text: str, *, truncate: bool | None, prompt: str = "") -> Any:
+        """The tokens of a text, with the special ones that the model expects. Raises InvalidInput,
+        InputTooLarge."""
+        encoding = self._tokenizer.encode(prompt + self._checked(name, text, truncate=truncate))
+        if encoding.overflowing and not self._cuts(truncate):
+            special = self._tokenizer.num_special_tokens_to_add(False)
+            raise self._too_long(name, length_of(encoding, special))
+        return encoding
+
+    def _checked(self, name: str, text: str, *, truncate: bool | None) -> str:
+        if not text:
+            raise InvalidInput(f"{called(name)} is empty")
+        most = self._max_tokens * _CHARACTERS_PER_TOKEN
+        if len(text) > most and not self._cuts(truncate):
+            raise InputTooLarge(
+                f"{called(name)} has {len(text)} characters; the model reads {self._max_tokens} "
+                f"tokens, which are never more than {most}",
+                limit=self._max_tokens,
+            )
+        return text[:most]
+
+    def _cuts(self, truncate: bool | None) -> bool:
+        return self._truncate if truncate is None else truncate
+
+    def _plain_tokens(self, text: str) -> Any:
+        """Of the text alone, without special ones, as far as the model reads."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _too_long(self, name: str, tokens: int, limit: int | None = None) -> InputTooLarge:
+        limit = self._max_tokens if limit is None else limit
+        advice = "" if name == "query" else " (truncate=true cuts it)"
+        return InputTooLarge(
+            f"{called(name)} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
+        )
+
+    def _prompt_tokens(self, prompt: str) -> int:
+        """How many tokens of a text are its prompt's, with the special ones before it."""
+        encoding = self._tokenizer.encode(prompt)
+        return len(encoding.ids) - encoding.special_tokens_mask[-1] if prompt else 0
+
+    def _batch(
+        self, items: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
+    ) -> EncodedBatch:
+        ids = _padded(items, self._pad_id)
+        lengths = numpy.array([len(item) for item in items])
+        mask = (numpy.arange(ids.shape[1]) < lengths[:, None]).astype(numpy.int64)
+        if types is None and self._types is not None:
+            types = [self._types.of(len(item)) for item in items]
+        return EncodedBatch(
+            ids, mask, numpy.zeros_like(ids) if types is None else _padded(types, 0)
+        )
+
+
+class _Types(NamedTuple):
+    """Of the tokens of a text by itself, where they are not all 0."""
+
+    first: list[int]
+    own: int
+    last: list[int]
+
+    def of(self, length: int) -> list[int]:
+        own = [self.own] * (length - len(self.first) - len(self.last))
+        return [*self.first, *own, *self.last][:length]
+
+
+def _cut_side(folder: Path) -> str:
+    """Of a text that is too long."""
+    file = folder / "tokenizer_config.json"
+    side = read_json(file).get("truncation_side") if file.is_file() else None
+    if side not in (None, "left", "right"):
+        raise ConfigError(f"{file}: truncation_side = {side!r} is not served")
+    return side or "right"
+
+
+def _types(tokenizer: Any) -> _Types | None:
+    first, last = map(len, _frame(tokenizer))
+    types = tokenizer.encode("a").type_ids
+    if not any(types):
+        return None
+    return _Types(types[:first], types[first], types[len(types) - last :])
+
+
+def _lower_case(tokenizer: Any) -> None:
+    """Before all else, as sentence-transformers has it."""
+    from tokenizers import normalizers
+
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+
+
+def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens before and after every text."""
+    encoding = tokenizer.encode("a")
+    marks = encoding.special_tokens_mask
+    own = [index for index, is_special in enumerate(marks) if not is_special]
+    if not own:  # nothing is known of this letter
+        return [], []
+    return encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]
+
+
+def _tokens(ids: Sequence[int]) -> "numpy.ndarray[Any, Any]":
+    """As an array: it is laid out, and sent to a worker's process, in one go."""
+    return numpy.array(ids, numpy.int32)
+
+
+def words(count: int) -> str:
+    """A text of about so many tokens."""
+    return " ".join(["hello"] * max(1, count))
+
+
+def length_of(encoding: Any, special: int = 0) -> int:
+    """How many tokens there would be had nothing been cut; special ones are in every part."""
+    more = sum(len(part.ids) - special for part in encoding.overflowing)
+    return len(encoding.ids) + more
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> "numpy.ndarray[Any, Any]":
+    padded = numpy.full((len(rows), max(map(len, rows))), value, numpy.int64)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return padded
