@@ -3,7 +3,7 @@ that the method sees. It knows no frames and no windows but its own."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from typing import Any, NoReturn, Self
 
@@ -166,25 +166,20 @@ class Call(CallState):
         else:
             response = await result
             if not method.gives_stream:
-                self._answer_once(*self._parts_of(response))
+                self._answer_once(method.serialise(response))
                 return
         self.end(self._code, self._details)
 
-    def _answer_once(self, *parts: bytes) -> None:
+    def _answer_once(self, body: bytes) -> None:
         if self.is_over:
             return
-        is_plain = len(parts) == 1 and self._code is Status.OK and not self._trailing
+        is_plain = self._code is Status.OK and not self._trailing
         if is_plain and self.head_block is heads.HEAD_BLOCK:
             self.is_over = True
-            self._wire.send_answer(self, parts[0])
+            self._wire.send_answer(self, body)
         else:
-            self._wire.send(self, prefix_of(*parts), *parts)
+            self._wire.send(self, prefix_of(body), body)
             self.end(self._code, self._details)
-
-    def _parts_of(self, message: Any) -> Sequence[bytes]:
-        """A large one is not put together: see `server/grpc/large.py`."""
-        parts = getattr(message, "parts", None)
-        return (self.method.serialise(message),) if parts is None else parts()
 
     def _expire(self) -> None:
         if self.is_over:
@@ -227,8 +222,8 @@ class Call(CallState):
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
         if not self.is_over:  # the client has left
-            parts = self._parts_of(message)
-            self._wire.send(self, prefix_of(*parts), *parts)
+            body = self.method.serialise(message)
+            self._wire.send(self, prefix_of(body), body)
         while (writable := self.writable) is not None:
             await writable
 
