@@ -43,7 +43,7 @@ class Call(CallState):
             self._deadline = loop.time() + self.head.timeout_s
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
         if self.method.takes_stream:
-            self._work = self._wire.create_task(self._run(_Requests(self)))
+            self._work = self._wire.loop.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
         """`size_bytes` counts against its window. Raises StreamFailed."""
@@ -111,7 +111,7 @@ class Call(CallState):
             self._work = direct.start(request, self)
             if self._work is not None:
                 return
-        self._work = self._wire.create_task(self._run(request), len(data))
+        self._work = self._wire.loop.create_task(self._run(request))
 
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox
@@ -129,7 +129,7 @@ class Call(CallState):
         if not message.is_compressed:
             self._begin(message.data)
         else:
-            self._work = self._wire.create_task(self._run_packed(message))
+            self._work = self._wire.loop.create_task(self._run_packed(message))
 
     # ---- running
 
@@ -233,9 +233,6 @@ class Call(CallState):
         """Framed messages; where there is no room, they wait."""
         if not self.is_over:  # the client has left
             self._wire.send(self, data)
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._wire.call_in_turn(callback)
 
     def sink(self) -> StreamSink:
         """For one of the streams that it answers with."""
