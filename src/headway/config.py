@@ -20,6 +20,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"
 _NAME = r"^[A-Za-z0-9][\w.\-]*$"
 MAX_BODY_BYTES = 64 * 2**20
+MAX_JSON_BYTES = 16 * 2**20
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -220,6 +221,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         str, _doc("the name in /v2; some clients look for triton", min_length=1)
     ] = "headway"
     max_body_bytes: Annotated[Count, _doc("largest HTTP body or gRPC message")] = MAX_BODY_BYTES
+    max_json_bytes: Annotated[
+        Count, _doc("largest JSON in a body; binary tensors and files may be larger")
+    ] = MAX_JSON_BYTES
     max_held_bytes: Annotated[
         Count, _doc("most bytes of request bodies at once, over all connections")
     ] = 2**30

@@ -66,7 +66,8 @@ FLAG_GROUPS = {
         *("log_level", "log_format", "access_log", "metrics", "tracing", "debug"),
     ),
     "limits on requests and connections": (
-        *("max_body_bytes", "max_held_bytes", "max_request_rows", "max_tensor_elements"),
+        *("max_body_bytes", "max_json_bytes", "max_held_bytes"),
+        *("max_request_rows", "max_tensor_elements"),
         *("max_connections", "max_connections_per_address", "max_handshakes"),
         *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
         *("keep_alive_s", "stream_interval_s"),

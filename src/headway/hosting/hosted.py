@@ -14,11 +14,9 @@ from headway.core.costs import CostTable
 from headway.core.operating.health import Health, health_of
 from headway.errors import (
     ConfigError,
-    HeadwayError,
     InvalidInput,
     QueueFull,
     Shed,
-    without_frames,
 )
 from headway.hosting.batch_axis import (
     drop_batch_axis,
@@ -250,15 +248,6 @@ class Served(InUse):
             raise
         self.record(1, started, None)
         return result
-
-    def read(self, value: Any) -> Decoded:
-        """What JSON has, as the model takes it: for a thread, where that may take a while."""
-        try:
-            if self.signature is None:
-                return Decoded(self._row(value))
-            return Decoded(self.signature.input.decode(value))
-        except HeadwayError as error:
-            return Decoded(None, without_frames(error))  # of thousands, perhaps
 
     async def submit(self, value: Any, ask: Ask) -> Any:
         """One value as Python has it, from a model that calls this one: nothing is decoded."""

@@ -163,11 +163,6 @@ class ServedModel(Protocol):
         in its value's place. Whether the request is accepted is known by its first value."""
         ...
 
-    def read(self, value: Any) -> Any:
-        """What JSON has, as the model takes it, for `predict`: in a thread, as that may take a
-        while. One that is wrong is refused there."""
-        ...
-
     def takes_parameter(self, name: str) -> bool:
         """Whether the model knows it; one that it does not know is refused."""
         ...

@@ -10,7 +10,7 @@ from headway.wire.body_room import BodyRoom
 from headway.wire.connections import C, Connections, client_of
 from headway.wire.limits import Limits
 from headway.wire.listener import Listener, listen
-from headway.wire.round_robin import RoundRobin
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 READ_BYTES = 2**16  # of one connection, before others have their turn
@@ -34,7 +34,7 @@ class Port(Generic[C]):
         self._config = config
         self._tls = tls
         self.room = room or BodyRoom(config)
-        self.turns = RoundRobin()
+        self.turns = ReadTurns()
         self.writes = Writes(config.stream_interval_s)
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._listener: Listener | None = None

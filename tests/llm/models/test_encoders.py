@@ -9,7 +9,7 @@ import pytest
 from full_disk import room_for
 from headway.errors import ConfigError
 from headway.models.catalogue import build
-from headway.models.proof import Note
+from headway.models.ready.texts.proof import Note
 from word_tokenizers import SPECIALS, save_tokenizer
 
 torch = pytest.importorskip("torch")

@@ -18,7 +18,7 @@ from headway.wire.http2.budget import Budget, address_budget
 from headway.wire.http2.connection import Connection
 from headway.wire.http2.method import Method
 from headway.wire.http2.status import Refusal, Status
-from headway.wire.round_robin import RoundRobin
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 LIMIT_BYTES = 100_000
@@ -153,7 +153,7 @@ class Owner:
     def __init__(self) -> None:
         self.has_room = True
         self.room = BodyRoom(CONFIG)
-        self.turns = RoundRobin()
+        self.turns = ReadTurns()
         self.writes = Writes(0.0)
         self.buffer = memoryview(bytearray(2**16))
         self.unpacking = asyncio.Semaphore(2)

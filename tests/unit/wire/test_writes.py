@@ -28,9 +28,6 @@ class Connection(StreamSink):
     def send(self, data: bytes) -> None:
         self.written.append((round(asyncio.get_running_loop().time() * 1e3, 3), data))
 
-    def call_in_turn(self, callback: Callable[[], object]) -> None:  # type: ignore[override]
-        raise AssertionError("there is little to write")
-
 
 def streams(count: int, most_pause_s: float = MOST_PAUSE_S) -> list[Connection]:
     writes = Writes(most_pause_s, asyncio.get_running_loop().time)

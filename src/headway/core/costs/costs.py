@@ -113,6 +113,7 @@ class Costs:
         self._curve_by_size: dict[int, list[float | None]] = {}
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
+        self._peaks: dict[int, list[int]] = {}
         self._trial: tuple[int, int] | None = None  # the cell that is tried again, if one is
         self._trial_left = 0
         self._trials_failed = 0  # in a row
@@ -225,15 +226,34 @@ class Costs:
         """Is this size to be run although it looks bad, because it was not run for long?"""
         return (rows, self._size_index(size)) == self._trial
 
-    def peaks(self, size: int = 0) -> list[int]:
+    def paying_rows(self, waiting: int, size: int = 0) -> int:
+        """How many of so many waiting rows share a batch: as many as pay, and no begun tile with
+        which it would serve clearly fewer rows a second."""
+        best = self.best_rows(size)
+        if waiting >= best:
+            return best
+        peaks = self._peaks_at(size_class(size))
+        at = bisect.bisect_right(peaks, waiting)
+        if not at:
+            return waiting
+        by_rows = self._by_rows(size)
+        full_s, all_s = by_rows[peaks[at - 1]], by_rows[waiting]
+        if not full_s or not all_s or peaks[at - 1] * all_s * (1 - WORTH_IT) <= waiting * full_s:
+            return waiting
+        return peaks[at - 1]
+
+    def _peaks_at(self, size: int) -> list[int]:
         """Sizes that a row more would make clearly worse: full tiles, and the best size. (A table
         may know larger batches than are made now.)"""
-        points = self._points(size)
-        return [
-            rows
-            for (rows, seconds), (more, more_s) in itertools.pairwise(points)
-            if rows <= self._max_rows and more / more_s < (1 - WORTH_IT) * rows / seconds
-        ]
+        peaks = self._peaks.get(size)
+        if peaks is None:
+            points = self._points(size)
+            peaks = self._peaks[size] = [
+                rows
+                for (rows, seconds), (more, more_s) in itertools.pairwise(points)
+                if rows <= self._max_rows and more / more_s < (1 - WORTH_IT) * rows / seconds
+            ]
+        return peaks
 
     def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
         """See `sizes.planning_curve`. None: unknown."""
@@ -350,6 +370,7 @@ class Costs:
         self._curve_by_size.clear()
         self._points_by_size.clear()
         self._best.clear()
+        self._peaks.clear()
         self._forget_errors()
 
     # ---- reading the grid

@@ -16,6 +16,7 @@ from headway.core.items import Batch, Item, Refusal, RefusalReason, kind_of
 from headway.core.policy import Firing, Policy
 from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
 from headway.core.queueing.queue import Queue
+from headway.core.queueing.running import Running
 from headway.errors import (
     DeadlineExceeded,
     HeadwayError,
@@ -31,11 +32,11 @@ _RUSH_S = 1.0  # a rush is over when no item was refused for so long, or for the
 
 
 class Admission:
-    def __init__(self, policy: Policy, costs: Costs, queue: Queue) -> None:
+    def __init__(self, policy: Policy, costs: Costs, queue: Queue, running: Running) -> None:
         self._policy = policy
         self._costs = costs
         self._queue = queue
-        self.workers = policy.workers  # those that are there; at least 1: one will be back
+        self._running = running
         self._sheds = policy.firing is Firing.AUTO
         self._ends: list[float] = []  # when the running batches are expected to be done
         self._strict_since = self._strict_until = -math.inf
@@ -84,7 +85,7 @@ class Admission:
         full_s = self._costs.predict(cap_rows)
         if full_s is None:
             return 0.0
-        return rows / cap_rows * full_s / self.workers
+        return rows / cap_rows * full_s / self._running.workers
 
     def _make_way(self, item: Item, rows: int, shed: Shed) -> list[Refusal]:
         """There is no time for all: is a tenant over its share?"""
@@ -116,7 +117,7 @@ class Admission:
             return None  # a model that has not been timed sheds nothing
         ahead = self._rows_ahead(item, cap_rows, full_s)
         # Its own batch starts after the running ones and the full ones ahead.
-        turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self.workers)
+        turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self._running.workers)
         wait_s = self._left_s(now, place) + turns * full_s
         if wait_s <= 0.0:
             return None  # a worker is free: the estimate may be wrong, and only running it can tell
@@ -130,7 +131,8 @@ class Admission:
         if slo_s is None:
             return None
         is_rush = now < self._strict_until and self.is_flooded(now, cap_rows)
-        if is_rush and ahead >= cap_rows * self.workers:  # else the workers would run out of work
+        # Not strict where the workers would run out of work.
+        if is_rush and ahead >= cap_rows * self._running.workers:
             takes_s = wait_s + self._strict_s(full_s, slo_s)
         if takes_s <= slo_s:
             return None
@@ -143,7 +145,7 @@ class Admission:
 
     def _remember(self, verdict: "_Verdict", now: float) -> None:
         ends = self._ends
-        if len(ends) >= self.workers and ends[0] > now:
+        if len(ends) >= self._running.workers and ends[0] > now:
             # The batches ahead start and end at moments that do not move while nothing changes.
             self._verdict = verdict._replace(until=min(verdict.until, ends[0]))
 
@@ -161,8 +163,8 @@ class Admission:
         """Does more come than can be served, and has the door been too hopeful lately?"""
         if now >= self._strict_until:
             return False
-        full_s = self._costs.predict(cap_rows)
-        return full_s is not None and self._offered.rps(now) * full_s > cap_rows * self.workers
+        full_s, served = self._costs.predict(cap_rows), cap_rows * self._running.workers
+        return full_s is not None and self._offered.rps(now) * full_s > served
 
     def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
         """Items that were let in then had to be dropped from one batch, for no item that came
@@ -189,7 +191,7 @@ class Admission:
     def _left_s(self, now: float, place: int) -> float:
         """How long until so many workers, and one more, are free."""
         ends = self._ends
-        idle = self.workers - len(ends)
+        idle = self._running.workers - len(ends)
         if idle > 0:
             place -= idle
         return 0.0 if place < 0 or ends[place] < now else ends[place] - now

@@ -289,10 +289,6 @@ class ServedGenerator(InUse):
 
     # ---- calling
 
-    def read(self, value: Any) -> Any:
-        """It takes texts, which are checked when they are asked for."""
-        return value
-
     def takes_parameter(self, name: str) -> bool:
         return name in NAMES
 

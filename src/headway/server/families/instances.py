@@ -7,10 +7,8 @@ import msgspec
 
 from headway.errors import InvalidInput
 from headway.server.auth.access import Access
-from headway.server.bodies.background import Steps
 from headway.server.bodies.json_body import decode_fields
 from headway.server.families.plain.answers import encoded
-from headway.server.families.plain.reading import held_for, read_all
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake, no_query
 from headway.server.service.routes import Route
@@ -41,16 +39,10 @@ class Instances:
     async def predict(self, request: Request, model: str) -> Response:
         no_query(request)
         served = await find_or_wake(self._inference, request, model)
-        most = self._inference.limits.rows
-
-        def read(asked: InstancesRequest, steps: Steps) -> InstancesRequest:
-            if len(asked.instances) > most:
-                return asked  # refused below
-            made = list(read_all(served, asked.instances, steps))
-            return InstancesRequest(made, asked.parameters)
-
-        with held_for(request, served):
-            asked = await decode_fields(request, InstancesRequest, read=read)
+        limits = self._inference.limits
+        most = limits.rows
+        with served.held():
+            asked = await decode_fields(request, InstancesRequest, limit_bytes=limits.json_bytes)
             if not asked.instances:
                 raise InvalidInput("instances: at least one is expected")
             if len(asked.instances) > most:

@@ -83,7 +83,6 @@ class GrpcServer:
             debug=config.debug,
             errors=self._errors,
             wrappers=self._wrappers,
-            room=self._room,
         )
         running = _Running(self._inference, config, self._guard, calls, self._room)
         try:

@@ -13,7 +13,6 @@ from headway.errors import Forbidden, HeadwayError, InvalidInput
 from headway.hosting.explaining import HEADER, Story
 from headway.hosting.registry import Array, Ask, ServedModel
 from headway.server.auth.keys import Caller, check_whole_server
-from headway.server.bodies.background import AT_ONCE, Steps
 from headway.server.families.v2.handlers import (
     EXTENSIONS,
     LOG_SETTINGS,
@@ -27,8 +26,6 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
-from headway.server.grpc.large import LargeResponse
-from headway.server.grpc.spelling import ChunkEncoder, is_large_chunk
 from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.service.inference import Inference
 from headway.server.service.requests import InferRequest
@@ -78,22 +75,22 @@ class Methods:
         except HeadwayError:  # said when it is answered
             return False
 
-    async def answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse:
+    async def answer(self, asked: Asked) -> bytes:
         if asked.caller is None:
             return await self._answer(asked)
         with asked.caller.allowance.running_one(time.monotonic()):
             return await self._answer(asked)
 
-    async def _answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse:
+    async def _answer(self, asked: Asked) -> bytes:
         request, context, caller = asked
         served = self._models.find_ready(caller, request.model_name, request.model_version)
         if served is None:
             served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
-        if messages.is_slow(request):
-            with served.held():  # it comes to the queue later
+        if messages.is_large(request):
+            with served.held():  # its items come to the queue later
                 ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
-                decoded, spent_s = await self._decode_slowly(asked)
+                decoded, spent_s = await self._decode_in_thread(asked)
                 return await self._infer(served, decoded, ask.after(spent_s), context)
         decoded = messages.decode(request, regions=self._inference.regions_to_use(caller))
         ask = ask_of_call(decoded.parameters, context, caller)
@@ -101,11 +98,9 @@ class Methods:
 
     async def _infer(
         self, served: ServedModel, decoded: InferRequest, ask: Ask, context: Any
-    ) -> pb.ModelInferResponse | LargeResponse:
-        response = await self._inference.infer(served, decoded, ask, messages.encode)
-        if ask.story is not None:
-            _tell(ask.story, response, context)
-        return response
+    ) -> bytes:
+        answer = await self._inference.infer(served, decoded, ask, messages.encode)
+        return answer if ask.story is None else _told(ask.story, answer, context)
 
     @asynccontextmanager
     async def stream(self, asked: Asked) -> AsyncIterator[Chunks]:
@@ -119,8 +114,8 @@ class Methods:
         request, context, caller = asked
         served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
-        if messages.is_slow(request):
-            decoded, _ = await self._decode_slowly(asked)
+        if messages.is_large(request):
+            decoded, _ = await self._decode_in_thread(asked)
         else:
             decoded = messages.decode(request, regions=self._inference.regions_to_use(caller))
         inputs = self._inference.checked(served, decoded)
@@ -128,23 +123,23 @@ class Methods:
         stream = served.stream(_value_of(served, inputs), ask)
         arrays = cast(Any, served).signature.output.arrays
 
-        def encode_in_steps(chunk: Any, steps: Steps) -> Any:
-            outputs = arrays([chunk])
-            return self._inference.encode(served, decoded, outputs, messages.encode, steps)
+        signature = self._inference.signature_of(served)
+        encoder = messages.AnswerEncoder(served.name, served.version, signature)
 
-        def encode(chunk: Any) -> Any:
-            if is_large_chunk(chunk):
-                return partial(encode_in_steps, chunk)
-            return encode_in_steps(chunk, AT_ONCE)
+        def encode(chunk: Any) -> bytes:
+            outputs = arrays([chunk])
+            if decoded.outputs:
+                return self._inference.encode(served, decoded, outputs, messages.encode)
+            return encoder.encode(decoded.id, outputs)
 
         async with aclosing(cast(Any, stream)):
-            yield Chunks(stream, ChunkEncoder(encode))
+            yield Chunks(stream, encode)
 
-    async def _decode_slowly(self, asked: Asked) -> tuple[InferRequest, float]:
+    async def _decode_in_thread(self, asked: Asked) -> tuple[InferRequest, float]:
         """(gRPC itself ends a call whose deadline passes meanwhile.)"""
         request, context, caller = asked
         decode = partial(messages.decode, request)
-        return await self._inference.decode_slowly(decode, caller, context.time_remaining())
+        return await self._inference.decode_in_thread(decode, caller, context.time_remaining())
 
     async def _find_or_wake(self, asked: Asked) -> ServedModel:
         """A model that loads on request, once it is there. The wait counts for the caller."""
@@ -316,12 +311,13 @@ class Methods:
         return response
 
 
-def _tell(story: Story, response: Any, context: Any) -> None:
-    """As the call's metadata, and in the response itself: a stream has many, one call."""
+def _told(story: Story, answer: bytes, context: Any) -> bytes:
+    """As the call's metadata, and in the answer itself: a call that streams has many answers."""
     text = story.text()
-    if text:
-        context.set_trailing_metadata(((HEADER.lower(), text),))
-        response.parameters[HEADER.lower().replace("-", "_")].string_param = text
+    if not text:
+        return answer
+    context.set_trailing_metadata(((HEADER.lower(), text),))
+    return answer + messages.parameters_message(**{HEADER.lower().replace("-", "_"): text})
 
 
 def _named(

@@ -2,7 +2,7 @@
 streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -10,12 +10,12 @@ from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.keys import Caller
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, TooLarge, Unparsed
-from headway.server.grpc.large import LargeResponse, LargeStreamResponse
-from headway.server.grpc.spelling import IS_END, ChunkEncoder
+from headway.server.grpc.calls import Calls, TooLarge
+from headway.server.grpc.messages import IS_END, stream_message
 from headway.server.service.events import ToSink
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
+from headway.wire.http2.inbox import framed
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
@@ -31,10 +31,10 @@ class Asked(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """The chunks of one request's stream, and the message for each."""
+    """The chunks of one request's stream, and what makes a `ModelInferResponse` of each."""
 
     stream: AsyncIterator[Any]
-    spelling: ChunkEncoder
+    encode: Callable[[Any], bytes]
 
 
 class Answers(Protocol):
@@ -44,7 +44,7 @@ class Answers(Protocol):
         """Wakes the model: only one that is there can tell."""
         ...
 
-    async def answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse: ...
+    async def answer(self, asked: Asked) -> bytes: ...
 
     def stream(self, asked: Asked) -> AbstractAsyncContextManager[Chunks]: ...
 
@@ -99,13 +99,10 @@ class _Stream:
         """Single answers go out in the order of their requests; streamed ones as they come."""
         before = asyncio.Event()
         before.set()
-        async for message in requests:
-            try:
-                is_parsed = type(message) is pb.ModelInferRequest
-                request = message if is_parsed else await _parsed(message)
-            except Exception as error:  # noqa: BLE001 - ours; it had no id that could be told
+        async for request in requests:
+            if type(request) is TooLarge:
                 await before.wait()
-                await self._write(self._refused(pb.ModelInferRequest(), error))
+                await self._write(self._refused(pb.ModelInferRequest(), request.error()))
                 continue
             await self._places.acquire()
             asked = Asked(request, self._context, self._caller)
@@ -121,11 +118,7 @@ class _Stream:
             try:
                 with self._held(asked.request):
                     response = await self._service.answer(asked)
-                response.parameters[IS_END].bool_param = True
-                if isinstance(response, LargeResponse):
-                    message: Any = LargeStreamResponse(response)
-                else:
-                    message = pb.ModelStreamInferResponse(infer_response=response)
+                message: Any = stream_message(response, is_final=True)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
                 message = self._refused(asked.request, error)
             await before.wait()
@@ -149,13 +142,17 @@ class _Stream:
             self._places.release()
 
     async def _write_all(self, asked: Asked) -> None:
-        async with self._service.stream(asked) as (stream, spelling):
+        async with self._service.stream(asked) as (stream, encode):
+
+            def frame_of(chunk: Any) -> bytes:
+                return framed(stream_message(encode(chunk), is_final=False))
+
             async for chunk in stream:
-                await self._write(await spelling.wait_message(chunk))
+                await self._write(stream_message(encode(chunk), is_final=False))
                 if isinstance(stream, ServedStream):
                     # The rest as they come, without a task's turn for each.
                     sink = self._context.sink()
-                    rest = ToSink(stream, spelling.frame_of, sink, spelling.frames_of)
+                    rest = ToSink(stream, frame_of, sink)
                     try:
                         await rest.wait_done()
                     finally:
@@ -189,15 +186,6 @@ class _Stream:
             error_message=self._calls.refusal_of(error, request.id).message,
             infer_response=pb.ModelInferResponse(id=request.id),
         )
-
-
-async def _parsed(request: Any) -> pb.ModelInferRequest:
-    if type(request) is TooLarge:
-        raise request.error()
-    assert type(request) is Unparsed, "a message, or what stands for it"
-    await request.measured()
-    parsed: pb.ModelInferRequest = await asyncio.to_thread(request.parse)
-    return parsed
 
 
 def _end_of(request: pb.ModelInferRequest) -> pb.ModelStreamInferResponse:

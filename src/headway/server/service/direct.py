@@ -15,7 +15,7 @@ from headway.core.queueing.quota import Allowance
 from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller
-from headway.server.bodies.background import AT_ONCE, Steps, background
+from headway.server.bodies.background import background
 from headway.server.service.inference import Inference
 from headway.server.service.tensors import TensorSignature
 from headway.wire.cancellation import is_asked_to_stop
@@ -36,7 +36,7 @@ class DirectCodec(Protocol[Message]):
         """Would encoding hold an event loop up?"""
         ...
 
-    def encode(self, request_id: str, outputs: Any, steps: Steps = AT_ONCE) -> bytes: ...
+    def encode(self, request_id: str, outputs: Any) -> bytes: ...
 
 
 MakeCodec: TypeAlias = Callable[[ServedModel], DirectCodec[Message] | None]
@@ -154,7 +154,7 @@ class DirectInference(DirectCall):
     def answered(self, result: Any) -> None:
         try:
             if self._codec.is_large(result):
-                self._encoding = asyncio.ensure_future(self._encode_slowly(result))
+                self._encoding = asyncio.ensure_future(self._encode_in_thread(result))
                 return
             body = self._codec.encode(self._id, result)
         except BaseException as error:  # noqa: BLE001  the model's outputs; its caller is answered
@@ -163,9 +163,9 @@ class DirectInference(DirectCall):
             self._record(1, self._started, None)
             self._asker.answer(body)
 
-    async def _encode_slowly(self, result: Any) -> None:
+    async def _encode_in_thread(self, result: Any) -> None:
         try:
-            body = await background.run(lambda steps: self._codec.encode(self._id, result, steps))
+            body = await background.run(functools.partial(self._codec.encode, self._id, result))
         except BaseException as error:
             if is_asked_to_stop(error):
                 raise

@@ -5,7 +5,7 @@ The hot path (a whole request in one read) costs one task and one write, and set
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from headway.errors import Closed
@@ -17,13 +17,12 @@ from headway.wire.http1 import half_close, wire
 from headway.wire.http1.deadline import Deadline
 from headway.wire.http1.exchange import SMALL, Exchange
 from headway.wire.http1.parser import RequestParser
-from headway.wire.http1.turns import Phase, Received, Refused, Turn
+from headway.wire.http1.received import Phase, Received, Refused, Turn
 from headway.wire.limits import Limits
-from headway.wire.round_robin import RoundRobin
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
-_READ_S = 1e-4  # what a full read takes
 _AT_ONCE = 4 * 2**10  # bytes of a read
 _NOTHING = memoryview(b"")
 
@@ -32,7 +31,7 @@ class Owner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
-    turns: RoundRobin  # of work that would hold all connections up
+    turns: ReadTurns  # of connections that send much
     writes: Writes  # of streams
     buffer: memoryview  # that all connections read into, one after the other
 
@@ -78,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = owner.buffer
         self.writes = owner.writes
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
-        self.client = ""  # whose turn it is; until connected
+        self.client = ""  # its address; until connected
         self._parser = RequestParser(self, config, owner.room)
         self._exchange = Exchange(app, loop, self)
         self._deadline = Deadline(loop, self._expire)
@@ -90,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owes_continue = False
         self._unsent_bytes = 0  # when we last looked
         self._unparsed: memoryview | None = None  # of a read, until it is our turn
-        self._is_queued = False  # it is not: other clients have theirs, and nothing is read
+        self._is_queued = False  # for its turn; until then nothing is read
 
     @property
     def is_idle(self) -> bool:
@@ -113,8 +112,8 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline.set(self._config.header_timeout_s)
             return
         self._is_over = True
-        if full:  # in turns: hundreds may be accepted at once
-            self._owner.turns.begin(self.client, self._turned_away(full))
+        if full:
+            self._refuse(Refused(503, "too_many_connections", full))
         else:
             self.transport.abort()
 
@@ -181,21 +180,18 @@ class Connection(asyncio.BufferedProtocol):
     # --- reading, in turns
 
     def _wait_turn(self) -> None:
-        """Of this client. uvloop would read 32 times before the others have theirs."""
+        """uvloop would read 32 times before other connections are read."""
         if not self._is_queued and not self.transport.is_closing():
             self._is_queued = True
             self.transport.pause_reading()
-            self._owner.turns.begin(self.client, self._turn())
+            self._owner.turns.wait(self._read_on)
 
-    def _turn(self) -> Iterator[float]:
-        """The rest of a read, until requests wait for those before them; then the next read."""
-        while self._unparsed is not None and not self._is_held_up:
-            self._unparsed = self._parse_piece(self._unparsed) or None
-            yield 0.0
+    def _read_on(self) -> None:
+        """A piece of what has been read, or the next read."""
         self._is_queued = False
-        if self._unparsed is None:
-            self._resume_reading()
-            yield _READ_S
+        if self._unparsed is not None and not self._is_held_up:
+            self._unparsed = self._parse_piece(self._unparsed) or None
+        self._resume_reading()
 
     def _resume_reading(self) -> None:
         """Unless there is another reason not to, which ends by itself."""
@@ -290,9 +286,6 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     # --- the exchange calls
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._owner.turns.call(self.client, callback)
 
     def on_answered(self, *, keep_alive: bool) -> None:
         """On with the next request, or wait for one."""
@@ -397,11 +390,6 @@ class Connection(asyncio.BufferedProtocol):
             self._send_refusal(refusal)
         else:
             self._wait(refusal)
-
-    def _turned_away(self, why: str) -> Iterator[float]:
-        if not self.transport.is_closing():
-            self._refuse(Refused(503, "too_many_connections", why))
-        yield 0.0
 
     def _send_refusal(self, refusal: Refused) -> None:
         self.transport.write(self._encode_refusal(refusal))

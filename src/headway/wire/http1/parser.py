@@ -11,7 +11,7 @@ from headway.errors import QueueFull
 from headway.wire.body_room import UNCOUNTED_BYTES, BodyRoom
 from headway.wire.headers import WireHeaders
 from headway.wire.http1 import wire
-from headway.wire.http1.turns import Phase, Received, Refused, request_of
+from headway.wire.http1.received import Phase, Received, Refused, request_of
 from headway.wire.limits import Limits
 
 _STEP = 64 * 2**10  # bytes of room that are taken at once

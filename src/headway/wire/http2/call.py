@@ -3,7 +3,7 @@ that the method sees. It knows no frames and no windows but its own."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from typing import Any, NoReturn, Self
 
@@ -43,7 +43,7 @@ class Call(CallState):
             self._deadline = loop.time() + self.head.timeout_s
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
         if self.method.takes_stream:
-            self._work = self._wire.create_task(self._run(_Requests(self)))
+            self._work = self._wire.loop.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
         """`size_bytes` counts against its window. Raises StreamFailed."""
@@ -111,7 +111,7 @@ class Call(CallState):
             self._work = direct.start(request, self)
             if self._work is not None:
                 return
-        self._work = self._wire.create_task(self._run(request), len(data))
+        self._work = self._wire.loop.create_task(self._run(request))
 
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox
@@ -129,7 +129,7 @@ class Call(CallState):
         if not message.is_compressed:
             self._begin(message.data)
         else:
-            self._work = self._wire.create_task(self._run_packed(message))
+            self._work = self._wire.loop.create_task(self._run_packed(message))
 
     # ---- running
 
@@ -166,25 +166,20 @@ class Call(CallState):
         else:
             response = await result
             if not method.gives_stream:
-                self._answer_once(*self._parts_of(response))
+                self._answer_once(method.serialise(response))
                 return
         self.end(self._code, self._details)
 
-    def _answer_once(self, *parts: bytes) -> None:
+    def _answer_once(self, body: bytes) -> None:
         if self.is_over:
             return
-        is_plain = len(parts) == 1 and self._code is Status.OK and not self._trailing
+        is_plain = self._code is Status.OK and not self._trailing
         if is_plain and self.head_block is heads.HEAD_BLOCK:
             self.is_over = True
-            self._wire.send_answer(self, parts[0])
+            self._wire.send_answer(self, body)
         else:
-            self._wire.send(self, prefix_of(*parts), *parts)
+            self._wire.send(self, prefix_of(body), body)
             self.end(self._code, self._details)
-
-    def _parts_of(self, message: Any) -> Sequence[bytes]:
-        """A large one is not put together: see `server/grpc/large.py`."""
-        parts = getattr(message, "parts", None)
-        return (self.method.serialise(message),) if parts is None else parts()
 
     def _expire(self) -> None:
         if self.is_over:
@@ -227,8 +222,8 @@ class Call(CallState):
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
         if not self.is_over:  # the client has left
-            parts = self._parts_of(message)
-            self._wire.send(self, prefix_of(*parts), *parts)
+            body = self.method.serialise(message)
+            self._wire.send(self, prefix_of(body), body)
         while (writable := self.writable) is not None:
             await writable
 
@@ -238,9 +233,6 @@ class Call(CallState):
         """Framed messages; where there is no room, they wait."""
         if not self.is_over:  # the client has left
             self._wire.send(self, data)
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._wire.call_in_turn(callback)
 
     def sink(self) -> StreamSink:
         """For one of the streams that it answers with."""

@@ -25,10 +25,7 @@ from headway.wire.limits import Limits
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
 CONNECTION_WINDOW = 2**24
-AT_ONCE = 16  # units of a read, plain frames or more for dear ones, before we look at the clock
-_UNIT_S = 1e-5
-_READ_S = 1e-4  # what a full read takes
-_BITS_A_UNIT = 13  # a frame of 16 KiB takes three times as long as an empty one
+AT_ONCE = 64  # frames of a read; the others wait for this connection's next turn
 _FREE_HEAD = 24  # units of a head's cost that a call has for nothing; a reset or refused one pays
 _SMALL_DATA = 256  # bytes of a frame; a smaller one that ends nothing costs more than it brings
 _LARGE_HEAD = 1024  # bytes, decoded; from here on they are counted as long as the call lives
@@ -68,7 +65,6 @@ class Connection(Lifetime):
         self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
         self._is_stopped = False  # the transport reads nothing
         self._owed = 0  # bytes received and not yet given back
-        self._dear_units = 0  # of frames that change many calls
 
     # ---- the transport calls
 
@@ -98,7 +94,7 @@ class Connection(Lifetime):
             return  # thrown away
         self.data_received(self._buffer[:size].tobytes())
         if size == len(self._buffer) and self._unread is None and not self._is_over:
-            self._wait_turn(iter(()), _READ_S)  # uvloop would read 32 times before the others
+            self._wait_turn(iter(()))  # uvloop would read 32 times before the others
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -114,17 +110,18 @@ class Connection(Lifetime):
             self._fail(error.code, str(error))
         else:
             found = self._reader.feed(data)
-            if not self._handle(found, AT_ONCE):
-                self._wait_turn(found, self._left_units * _UNIT_S)
+            if not self._handle(found):
+                self._wait_turn(found)
 
-    def _wait_turn(self, found: Iterator[Frame], left_s: float) -> None:
-        self._unread = []
-        self._owner.turns.begin(self._client, self._rest(found, left_s))
+    def _wait_turn(self, found: Iterator[Frame]) -> None:
+        if self._unread is None:
+            self._unread = []
+        self._owner.turns.wait(lambda: self._go_on(found))
         self._set_reading()
 
-    def _handle(self, found: Iterator[Frame], most: int) -> bool:
-        """Frames of so many units. Whether there may be no more."""
-        self._left_units = self._dear_units = 0
+    def _handle(self, found: Iterator[Frame]) -> bool:
+        """Some frames. False: there may be more."""
+        most = AT_ONCE
         try:
             for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
@@ -134,28 +131,21 @@ class Connection(Lifetime):
                     handler(self, flags, stream_id, payload)
                 except StreamFailed as error:
                     self._reset(stream_id, error.code)
-                    most -= RESET_COSTS
                 if self._is_over:  # the handler gave the connection up
                     return True
-                most -= 1 + (len(payload) >> _BITS_A_UNIT)
-                if kind in (frames.HEADERS, frames.CONTINUATION):
-                    most -= self._heads.cost
-                if most <= self._left_units + self._dear_units:
+                most -= 1
+                if not most:
                     return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
         return True
 
-    def _rest(self, found: Iterator[Frame], left_s: float) -> Iterator[float]:
-        """In turns with others; then what came meanwhile. `left_s`: of work that the frames before
-        have left to the next turn."""
-        if left_s:
-            yield left_s
-        while not self._is_over:
-            self._heard_at = self.loop.time()
-            if self._handle(found, AT_ONCE):
-                break
-            yield self._left_units * _UNIT_S
+    def _go_on(self, found: Iterator[Frame]) -> None:
+        """More frames of a read; then what came meanwhile."""
+        self._heard_at = self.loop.time()
+        if not self._is_over and not self._handle(found):
+            self._wait_turn(found)
+            return
         unread, self._unread = self._unread or [], None
         self._set_reading()
         for data in unread:
@@ -381,9 +371,7 @@ class Connection(Lifetime):
 
     def _look_at(self, calls: int) -> None:
         """A window changes for so many."""
-        units = calls // _CALLS_A_UNIT
-        self._dear_units += units
-        self._charge(units)
+        self._charge(calls // _CALLS_A_UNIT)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
         """To be ignored."""

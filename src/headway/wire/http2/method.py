@@ -1,7 +1,7 @@
 """What a call has to do with: the method that it calls, and the connection that it came by."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headway.wire.http2.status import Refusal
@@ -42,7 +42,7 @@ class Wire(Protocol):
 
     @property
     def client(self) -> str:
-        """Who shares a turn with it."""
+        """Its address, or its network."""
         ...
 
     limit_bytes: int  # of a message
@@ -66,22 +66,12 @@ class Wire(Protocol):
         """It may send so much more."""
         ...
 
-    def create_task(
-        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
-    ) -> "asyncio.Task[None]":
-        """`size_bytes`: of the message that it works on."""
-        ...
-
     def left(self, task: "asyncio.Task[None]") -> None:
         """It has been cancelled, and may still be cleaning up."""
         ...
 
     def hold(self, more_bytes: int) -> None:
         """So much more, or less, waits in memory. Raises QueueFull."""
-        ...
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        """When others who have much to do have had their turn."""
         ...
 
     def earn(self, units: int) -> None:

@@ -22,7 +22,7 @@ from headway.errors import (
 from headway.hosting.registry import Array, Ask, Registry
 from headway.hosting.statistics import ModelStatistics
 from headway.model import Tensor
-from headway.server.families.v2 import codec
+from headway.server.bodies.json_body import SMALL_BYTES
 from headway.server.families.v2.handlers import V2
 from headway.server.service.inference import Inference
 from headway.wire.messages import Request, Response, StreamResponse
@@ -204,7 +204,7 @@ async def test_a_large_body_is_decoded_elsewhere_and_answered_all_the_same() -> 
     body = infer_body([1.5] * (2 * rows))
     body["inputs"][0]["shape"] = [rows, 2]
     asked = request(body)
-    assert len(asked.body) > codec.LARGE_BYTES
+    assert len(asked.body) > SMALL_BYTES
     (output,) = read(await serve().infer(asked, "m"))["outputs"]
     assert output["data"] == [3.0] * (2 * rows)
     with pytest.raises(InvalidInput, match="not valid JSON"):

@@ -50,7 +50,7 @@ async def read_upload(request: Request, served: ServedModel) -> Decoded:
         return _of_body(request.body, kind, side, served.name)
 
     limit_s = timeout_s(request.headers)
-    return Decoded(await background.run(lambda _: read(), timeout_s=limit_s))
+    return Decoded(await background.run(read, timeout_s=limit_s))
 
 
 def _kind(request: Request) -> str:

@@ -11,17 +11,15 @@ from msgspec import Meta
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.explaining import Story
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.bodies.background import Steps, Work
-from headway.server.bodies.encoding import encode_json, is_large
+from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import decode_json, in_words
-from headway.server.service.events import Events, TextEvents, close, event_in_steps
+from headway.server.service.events import Events, close
 from headway.server.service.options import check_count
 from headway.server.service.requests import Parameters
 from headway.signature.foreign import plain_of
 from headway.wire.messages import EVENT_HEADERS, Request, Response, StreamResponse
 
 _TEXT = "text_input"
-_TEXT_END = b'""}\n\n'
 
 
 class GenerateRequest(TypedDict, total=False):
@@ -118,37 +116,13 @@ async def _response(model: ServedModel, body: Body, result: Any) -> Response:
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
     """What fails before the first event is an ordinary error; later it is an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
-    encoder = _EventEncoder(model, body)
-    events = Events(
-        stream,
-        encoder.event_of,
-        _error_event,
-        partial(_story_event, model, body, ask.story),
-        texts_of=encoder.texts_of,
-    )
+
+    def event_of(chunk: Any) -> bytes:
+        return _event(_message(model, body, chunk))
+
+    events = Events(stream, event_of, _error_event, partial(_story_event, model, body, ask.story))
     await events.start()
     return StreamResponse(events, headers=EVENT_HEADERS)
-
-
-class _EventEncoder:
-    """Of one request's events."""
-
-    def __init__(self, model: ServedModel, body: Body) -> None:
-        self._model = model
-        self._body = body
-        empty = _event(_message(model, body, ""))
-        self.texts_of = TextEvents(empty[: -len(_TEXT_END)], _TEXT_END[2:]).of
-
-    def event_of(self, chunk: Any) -> bytes | Work:
-        if text := self.texts_of((chunk,)):
-            return text
-        if is_large(chunk):
-            return partial(self._large_event, chunk)
-        return _event(_message(self._model, self._body, chunk))
-
-    def _large_event(self, chunk: Any, steps: Steps) -> bytes:
-        with _not_json():
-            return event_in_steps(_named(self._model, self._body, chunk), steps)
 
 
 def _story_event(model: ServedModel, body: Body, story: Story | None) -> bytes:

@@ -39,6 +39,7 @@ from headway.server.families.v2.model_config import config_of, metadata_of, with
 from headway.server.service.direct import DirectPath, of_rows
 from headway.server.service.inference import Decode, Inference
 from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.requests import InferRequest
 from headway.server.service.routes import Errors, Route
 from headway.server.service.shared_memory import SharedRegions
 from headway.server.service.triton_words import loading
@@ -148,27 +149,20 @@ class V2:
         no_query(request)
         body, length = request.body, _header_length(request.headers)
         signature = self._inference.signature_of(served)
-        if codec.is_large(body, length):
-            decode: Decode = partial(codec.decode, body, length, signature=signature)
-            return await self._infer_slowly(request, served, decode)
-        if length == 0:
-            asked = codec.decode(body, length, signature=signature)
-        else:
-            parsed = codec.parse(body, length, signature)
-            if parsed.is_slow:
-                return await self._infer_slowly(request, served, partial(codec.read, parsed))
-            asked = codec.read(parsed, regions=self._inference.regions_to_use(request.caller))
-        ask = ask_of(asked.parameters, request)
-        return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
+        decode: Decode = partial(codec.decode, body, length, signature=signature)
+        if codec.is_large(body, length, signature):
+            with served.held():  # its items come to the queue later
+                limit_s = timeout_s(request.headers)
+                asked, spent_s = await self._inference.decode_in_thread(
+                    decode, request.caller, limit_s
+                )
+                ask = ask_of(asked.parameters, request).after(spent_s)
+                return await self._infer(served, asked, ask)
+        asked = decode(regions=self._inference.regions_to_use(request.caller))
+        return await self._infer(served, asked, ask_of(asked.parameters, request))
 
-    async def _infer_slowly(
-        self, request: Request, served: ServedModel, decode: Decode
-    ) -> Response:
-        with served.held():  # it comes to the queue later
-            limit_s = timeout_s(request.headers)
-            asked, spent_s = await self._inference.decode_slowly(decode, request.caller, limit_s)
-            ask = ask_of(asked.parameters, request).after(spent_s)
-            return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
+    async def _infer(self, served: ServedModel, asked: InferRequest, ask: Ask) -> Response:
+        return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 
     async def _find_or_wake(self, request: Request, model: str, version: str) -> ServedModel:
         head = request.body[: _header_length(request.headers) or None]

@@ -1,4 +1,4 @@
-"""What a connection takes turns with: a request that has been received, or one that is refused."""
+"""What a connection answers in order: a request that has been received, or one that is refused."""
 
 from collections.abc import Sequence
 from enum import Enum
