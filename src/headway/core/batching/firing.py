@@ -24,7 +24,7 @@ LEAST_WAIT_S = 1e-5  # less is no wait
 KEEPS_UP = 0.7  # of their capacity: faster workers do without a slow one
 
 
-# Plain classes that nobody changes: compiled code makes frozen ones more slowly (docs/decisions/0030).
+# Plain classes that nobody changes: compiled code makes frozen ones more slowly (decision 30).
 
 
 class Fire:
