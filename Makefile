@@ -26,7 +26,7 @@ $(VENV)/.ready: pyproject.toml
 compiled: $(VENV)/.ready ## the core, compiled anew where a file of it has changed
 	@$(BIN)/python hatch_build.py --if-changed
 
-# For what needs no compiled core: one that is not of its sources would not start.
+# For targets that need no compiled core: Headway would refuse to start with an outdated one.
 remove-stale:
 	@$(PYTHON) hatch_build.py --remove-stale
 
@@ -85,7 +85,7 @@ test: compiled .venv-kserve/.ready ## all tests that need neither torch nor a lo
 
 # From a copy: what is compiled here stays.
 INTERPRETED := $(CURDIR)/$(VENV)/interpreted
-test-interpreted: $(VENV)/.ready remove-stale ## decisions as they are where no core is compiled: half a minute
+test-interpreted: $(VENV)/.ready remove-stale ## the tests of decisions again, with the core not compiled: half a minute
 	@rm -rf $(INTERPRETED)
 	@PYTHONPATH=tests $(BIN)/python -c 'import compiling, pathlib; \
 		compiling.copy_interpreted(pathlib.Path("$(INTERPRETED)"))'
