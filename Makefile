@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Tests start Python some hundred times: each would compile Headway, torch and all else anew.
+# Tests start Python hundreds of times. Without .pyc files each start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup compiled remove-stale serve chat demo check format test test-interpreted quick test-all test-torch test-llm test-kernels exactness faults chaos soak attacks bench clean
@@ -21,8 +21,8 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/python -m pip install -qq --editable ./examples/efficientnet_package
 	@touch $@ $(VENV)/.serve
 
-# The same code, but faster; without a C compiler it stays Python. (What has changed is not only what
-# is newer: a file may be gone. So hatch_build.py looks, each time.)
+# The same code, but faster; without a C compiler it stays Python. (make cannot tell what has changed,
+# because a file may be gone. So hatch_build.py looks each time.)
 compiled: $(VENV)/.ready ## the core, compiled anew where a file of it has changed
 	@$(BIN)/python hatch_build.py --if-changed
 
