@@ -12,12 +12,12 @@ from typing import NamedTuple
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import CostTable
 from headway.core.items import Batch, Refusal, Refuse, Run
-from headway.core.operating.health import Running
+from headway.core.operating.health import RunningBatch
 from headway.core.queueing.admission import refusal_error
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
+from headway.runtime.batching.call_queue import CallQueue, Refusals
 from headway.runtime.batching.losses import Losses
 from headway.runtime.batching.making import ModelJobs
-from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.room import Room
 from headway.runtime.batching.shell import Arrival, Shell
 from headway.runtime.batching.worker_pool import WorkerPool
@@ -274,9 +274,9 @@ class BatchDecider:
 
     # ---- batches that run too long, or for nobody
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningBatch]:
         with self.shell.lock:
-            return [Running(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
+            return [RunningBatch(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
 
     def abandon(self, batch_id: int, error: HeadwayError) -> None:
         """Answer the callers of a running batch. What it still brings is dropped; its worker is

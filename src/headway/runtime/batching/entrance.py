@@ -19,7 +19,7 @@ from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import StreamCall
 from headway.runtime.events import Cancelled
 
-_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
+_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller set no option
 _NO_REQUEST = Item(0, 0.0)[8:]  # of one that is no part of a larger request
 Follower = Callable[[tuple[int, ...]], None]
 
@@ -49,10 +49,10 @@ class Entrance:
         self._followers = followers
         self._ids = decider.queue.ids
 
-    # ---- coming in, with no wishes
+    # ---- coming in, without options
 
     def enqueue_plain(self, value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
-        """The hot path: a value with no wishes, from the batcher's own loop. None: take the other
+        """The hot path: a value without options, from the batcher's own loop. None: take the other
         way."""
         event_loop = self._shell.event_loop
         if event_loop is None or event_loop.loop is not loop or not self._decider.takes_plain:
@@ -87,7 +87,7 @@ class Entrance:
         shell.put((item, call), event_loop.loop)
         return True
 
-    # ---- coming in, with wishes
+    # ---- coming in, with options
 
     async def ask(
         self, value: Any, loop: asyncio.AbstractEventLoop, options: CallOptions

@@ -19,7 +19,7 @@ Out = TypeVar("Out")
 _NEVER = -1
 
 
-class Pace:
+class TurnPace:
     """So many in one turn of the event loop: between two of them others are served."""
 
     def __init__(self, most: int) -> None:
@@ -59,7 +59,7 @@ class FanOut:
         self, room: Room, *, width: int, a_turn: int, deadline_ms: float | None = None
     ) -> None:
         self._room = room
-        self._pace = Pace(max(1, a_turn))
+        self._pace = TurnPace(max(1, a_turn))
         self._width = max(1, width)
         # numpy's float32 would make the clock one.
         self._deadline_ms = None if deadline_ms is None else float(deadline_ms)

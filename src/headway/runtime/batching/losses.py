@@ -6,8 +6,8 @@ from typing import Any
 
 from headway.core.items import RefusalReason
 from headway.errors import NotReady, Poison
+from headway.runtime.batching.call_queue import CallQueue, Refusals
 from headway.runtime.batching.poison import PoisonWatch
-from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.shell import Shell, same_error
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import WorkerLost

@@ -21,7 +21,7 @@ from headway.runtime.calling.faults import (
     release_memory,
     text_of,
 )
-from headway.runtime.calling.runner import BrokenContract, Runner
+from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
 
 _TAKES_LIST_FOR_ITEM = re.compile(r"list indices must|'list' object has no|'list' and |, not list$")
@@ -36,7 +36,7 @@ class Reruns:
         error: BaseException,
         max_reruns: int,
         *,
-        runner: Runner | None = None,
+        runner: ModelRunner | None = None,
         batch_sizes: Sequence[int] = (),
     ) -> None:
         error = readable(error)
@@ -180,7 +180,7 @@ class _Piece(NamedTuple):
 class _Pieces:
     """One request, cut by rows until they fit. They run one at a time, in order."""
 
-    def __init__(self, values: list[Any], rows: list[int], runner: Runner) -> None:
+    def __init__(self, values: list[Any], rows: list[int], runner: ModelRunner) -> None:
         self._values = values
         self._rows = rows
         self._runner = runner
