@@ -96,7 +96,7 @@ class Entrance:
         tenant, deadline_ms = options.tenant, options.deadline_ms
         entered_at = now_here() if self._inputs.are_prepared else None
         read = await self._read(value, entered_at, options)
-        if read.rows > 1 and read.rows > self._maker.policy.window_rows:
+        if read.rows > 1 and read.rows > self._queue.scheduler.part_rows(read.size):
             if deadline_ms is not None and entered_at is not None:
                 deadline_ms -= (now_here() - entered_at) * 1e3
             return self._long_call(read, tenant, deadline_ms)
@@ -141,7 +141,8 @@ class Entrance:
             return self._enqueue(part, asyncio.get_running_loop(), tenant, left_ms, None)
 
         fan_out = self.fan_out(rows=most, deadline_ms=deadline_ms)
-        return LongCall(pieces_of(read.rows, most), fan_out, enqueue, self.withdraw, maker.join)
+        pieces = pieces_of(read.rows, most)
+        return LongCall(pieces, fan_out, enqueue, self.withdraw, maker.join, self._shell.name)
 
     def fan_out(self, *, rows: int, deadline_ms: float | None) -> FanOut:
         policy, rows = self._maker.policy, max(1, rows)
@@ -178,7 +179,7 @@ class Entrance:
                 if chain:
                     call.chain = chain
                     self._maker.has_nested = True
-                self._submit(item, call)
+                self._queue.submit(item, call)
                 try:
                     shell.order_drive(event_loop)
                 except Closed:
@@ -206,15 +207,6 @@ class Entrance:
         _, rows, size, priority, partition = read
         more = (rows, size, priority, tenant, deadline, partition, *_NO_REQUEST)
         return new_item((next(self._ids), now, *more))
-
-    def _submit(self, item: Item, call: Any) -> None:
-        if item.rows > 1 and item.rows > self._queue.scheduler.part_rows(item.size):
-            maker = self._maker
-            self._queue.submit_parts(
-                item, call, cut=maker.cut, join=maker.join, cancel=self._forget
-            )
-        else:
-            self._queue.submit(item, call)
 
     def _tell_followers(self, call: Queued) -> None:
         for follower in self._followers:
