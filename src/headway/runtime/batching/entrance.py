@@ -20,7 +20,7 @@ from headway.runtime.driving.streams import StreamCall
 from headway.runtime.events import Cancelled
 
 _PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller set no option
-_NO_REQUEST = Item(0, 0.0)[8:]  # of one that is no part of a larger request
+_NO_BUCKET = Item(0, 0.0)[8:]  # the last field; the scheduler sets it
 Follower = Callable[[tuple[int, ...]], None]
 
 
@@ -205,7 +205,7 @@ class Entrance:
         if deadline is None:
             deadline = math.inf
         _, rows, size, priority, partition = read
-        more = (rows, size, priority, tenant, deadline, partition, *_NO_REQUEST)
+        more = (rows, size, priority, tenant, deadline, partition, *_NO_BUCKET)
         return new_item((next(self._ids), now, *more))
 
     def _tell_followers(self, call: Queued) -> None:
