@@ -33,7 +33,7 @@ INTERPRETED = (
     "costs/table",
     "generation/limits",
     "generation/sampling",
-    "generation/wishes",
+    "generation/options",
     "queueing/quota",
 )
 _SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

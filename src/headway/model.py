@@ -67,18 +67,18 @@ class ModelHandle(Generic[In, Out]):
         """One value, as the model's own `prepare` or `predict` takes it; its result."""
         raise NotImplementedError
 
-    async def many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
+    async def many(self, values: Iterable[In], **options: Any) -> list[Out]:
         """Several values, results in order. The first error withdraws the others."""
         raise NotImplementedError
 
-    def stream(self, value: In, **wishes: Any) -> AsyncIterator[Any]:
+    def stream(self, value: In, **options: Any) -> AsyncIterator[Any]:
         raise NotImplementedError
 
-    def call(self, value: In, **wishes: Any) -> Out:
+    def call(self, value: In, **options: Any) -> Out:
         """From a `def predict`, which runs in a thread of its own."""
         raise NotImplementedError
 
-    def call_many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
+    def call_many(self, values: Iterable[In], **options: Any) -> list[Out]:
         raise NotImplementedError
 
 

@@ -82,12 +82,14 @@ def add_parser(commands: "Commands") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from headway.offline.lines import head_of
-    from headway.offline.output import Note, Output
+    from headway.offline.output import Output, OutputNote
 
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = _config_of(arguments)
     _check_files(arguments.source, arguments.output)
-    note = Note(model=config.target, options=config.options, input_head=head_of(arguments.source))
+    note = OutputNote(
+        model=config.target, options=config.options, input_head=head_of(arguments.source)
+    )
     output = Output(arguments.output, note, arguments.source, overwrite=arguments.overwrite)
     try:
         with output:

@@ -146,16 +146,16 @@ class Handle(ModelHandle[Any, Any]):
         ask = _inherited(deadline_ms, priority, parameters)
         return await self._timed(self._one(value, ask))
 
-    async def many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
-        return await self._many(_listed(values), wishes)
+    async def many(self, values: Iterable[Any], **options: Any) -> list[Any]:
+        return await self._many(_listed(values), options)
 
-    async def _many(self, values: list[Any], wishes: Mapping[str, Any]) -> list[Any]:
-        ask = _inherited(**wishes)
+    async def _many(self, values: list[Any], options: Mapping[str, Any]) -> list[Any]:
+        ask = _inherited(**options)
         found: list[Any] = await self._timed(self._several(values, ask))
         return found
 
-    async def stream(self, value: Any, **wishes: Any) -> AsyncIterator[Any]:
-        ask = _inherited(**wishes)
+    async def stream(self, value: Any, **options: Any) -> AsyncIterator[Any]:
+        ask = _inherited(**options)
         served, ask = await self._ready(ask)
         parts = served.stream(value, ask)
         try:
@@ -166,13 +166,13 @@ class Handle(ModelHandle[Any, Any]):
             if close is not None:
                 await close()
 
-    def call(self, value: Any, **wishes: Any) -> Any:
-        return self._from_thread(self(value, **wishes))
+    def call(self, value: Any, **options: Any) -> Any:
+        return self._from_thread(self(value, **options))
 
-    def call_many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
+    def call_many(self, values: Iterable[Any], **options: Any) -> list[Any]:
         # Here, in the model's thread: an iterable is its code, and may take long.
         listed = _listed(values)
-        found: list[Any] = self._from_thread(self._many(listed, wishes))
+        found: list[Any] = self._from_thread(self._many(listed, options))
         return found
 
     async def _one(self, value: Any, ask: Ask) -> Any:
@@ -277,7 +277,7 @@ def _inherited(
     priority: Literal["high", "normal", "low"] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> Ask:
-    """The wishes of the batch in hand: the latest deadline of its items, their most urgent class,
+    """The options of the batch in hand: the latest deadline of its items, their most urgent class,
     their tenant where they have one in common. What is said here goes before; of two deadlines the
     earlier counts."""
     batch = _batch.get()

@@ -264,8 +264,8 @@ class Served(InUse):
         """Several of them: the first error withdraws the rest."""
 
         async def call(index: int, left_ms: float | None) -> Any:
-            wishes = ask if left_ms is None else dataclasses.replace(ask, deadline_ms=left_ms)
-            return await self.submit(values[index], wishes)
+            asked = ask if left_ms is None else dataclasses.replace(ask, deadline_ms=left_ms)
+            return await self.submit(values[index], asked)
 
         with self.held():
             fan_out = self.batcher.fan_out(deadline_ms=ask.deadline_ms)

@@ -171,7 +171,7 @@ class ServedModel(Protocol):
 
     def workers(self) -> list[WorkerLine]: ...
 
-    # ---- the direct way: one row of fixed shape, no wishes, no task
+    # ---- the direct way: one row of fixed shape, no options, no task
 
     @property
     def is_direct(self) -> bool:
@@ -197,7 +197,7 @@ class ServedModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class IndexEntry:
+class VersionEntry:
     """One version of one model, in v2's words."""
 
     name: str
@@ -207,7 +207,7 @@ class IndexEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Readiness:
+class VersionReadiness:
     """Of one version that is served, or shall be."""
 
     model: str
@@ -225,9 +225,9 @@ class Loader(Protocol):
         """Of the models that answer, or will when they are asked or have been loaded."""
         ...
 
-    def readiness(self) -> list[Readiness]: ...
+    def readiness(self) -> list[VersionReadiness]: ...
 
-    def index(self) -> list[IndexEntry]: ...
+    def index(self) -> list[VersionEntry]: ...
 
     def why_not(self, name: str, version: str) -> HeadwayError | None:
         """Why no model answers; None: one will, for a caller that waits."""
@@ -360,16 +360,16 @@ class Registry:
         """Can anything complete? If not, only a new process helps."""
         return is_live(model.health for model in self._models.values())
 
-    def readiness(self) -> list[Readiness]:
+    def readiness(self) -> list[VersionReadiness]:
         if self.keeper is not None:
             return self.keeper.readiness()
-        return [Readiness(each.name, each.version, each.is_ready) for each in self.models()]
+        return [VersionReadiness(each.name, each.version, each.is_ready) for each in self.models()]
 
-    def index(self) -> list[IndexEntry]:
+    def index(self) -> list[VersionEntry]:
         if self.keeper is not None:
             return self.keeper.index()
         return [
-            IndexEntry(model.name, model.version, "READY" if model.is_ready else "UNAVAILABLE")
+            VersionEntry(model.name, model.version, "READY" if model.is_ready else "UNAVAILABLE")
             for model in self.models()
         ]
 

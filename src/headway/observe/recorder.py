@@ -72,7 +72,7 @@ class Times:
         self.end_to_end.add_ages(arrivals, event.finished_at, total)
 
 
-class Recorder:
+class MetricsRecorder:
     """Of one batcher, or of several that share a name and a version. A reader holds `lock`."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Calls from one model to another: how many, how long, how many failed."""
 
 from headway.observe import families
-from headway.observe.exposition import Page, labels
+from headway.observe.exposition import Exposition, labels
 
 
 class StageTally:
@@ -18,7 +18,7 @@ class StageTally:
         self._failed[key] = self._failed.get(key, 0) + failed
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
-    def add_to(self, page: Page) -> None:
+    def add_to(self, page: Exposition) -> None:
         for family, values in (
             (families.STAGE_CALLS, self._calls),
             (families.STAGES_FAILED, self._failed),

@@ -94,16 +94,12 @@ class Scheduler:
 
     # ---- what happens
 
-    def submit(self, item: Item, *, request_rows: int | None = None) -> None:
-        """Queue an item, or raise why not.
-
-        Of a request split into parts submit them all in one go, the first with `request_rows`, so
-        that it is admitted or refused as one.
-        """
+    def submit(self, item: Item) -> None:
+        """Queue an item, or raise why not."""
         queue = self._queue
         # Like all waiting items: nothing to check or to weigh.
         if queue.rows >= self._max_queue or not queue.push_alike(item):
-            self._submit_carefully(item, request_rows)
+            self._submit_carefully(item)
         if self._learns:
             self._arrivals.arrived(item.arrived_at, queue.items + self._running.items)
 
@@ -130,14 +126,12 @@ class Scheduler:
             return [(item, error)]
         return []
 
-    def _submit_carefully(self, item: Item, request_rows: int | None) -> None:
+    def _submit_carefully(self, item: Item) -> None:
         if item.rows < 1 or item.deadline != item.deadline:
             raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
-        if item.request is None or request_rows is not None:
-            rows = request_rows or item.rows
-            full = self._queue.rows + rows > self._max_queue
-            if full or self._may_shed or item.deadline != math.inf:
-                self._refused += self._admission.admit(item, rows, self.cap_rows)
+        full = self._queue.rows + item.rows > self._max_queue
+        if full or self._may_shed or item.deadline != math.inf:
+            self._refused += self._admission.admit(item, item.rows, self.cap_rows)
         if item.size and self._buckets is not None:
             item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))

@@ -41,11 +41,11 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartWorker:
     """Start it now; then say `ready` or `ended`."""
 
 
-WorkerAction: TypeAlias = Start | Wait
+WorkerAction: TypeAlias = StartWorker | Wait
 
 
 class Supervision:
@@ -69,7 +69,7 @@ class Supervision:
         self.state = WorkerState.STARTING
         self.restarts += self._has_started
         self._has_started = True
-        return Start()
+        return StartWorker()
 
     def ready(self, now: float) -> None:
         assert self.state is WorkerState.STARTING, f"a worker that is {self.state} became ready"

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from headway.core.faults.fitting import Misfit
-from headway.core.items import Batch, Item, units_of
+from headway.core.items import Batch, Item
 
 LOSSES_ALONE = 2  # before an item is blamed: once may have been a coincidence
 LOSSES_OF_MEMORY = 8  # likewise, out of memory: others may have left it too little
-SMALL = 8  # fewer requests than this wait for the end of the search, and then run together
+SMALL = 8  # fewer items than this wait for the end of the search, and then run together
 
-Unit: TypeAlias = tuple[Item, ...]  # what runs, and is blamed, as one: a request's items
-Group: TypeAlias = list[Unit]
+Group: TypeAlias = list[Item]
 
 
 class Verdict(NamedTuple):
@@ -103,8 +102,7 @@ class Suspects:
 
     def take(self, first: Item) -> list[Item]:
         """The next to run of that one's case, which must be told `started`."""
-        group = self._waiting[first.id].next_group()
-        return [item for unit in group for item in unit]
+        return list(self._waiting[first.id].next_group())
 
     def started(self, batch: Batch) -> None:
         case = self._waiting[batch.items[0].id]
@@ -121,14 +119,12 @@ class _Case:
         self.misfit: Misfit | None = None
         self._is_new = True
         self._losses_left = max_losses
-        self._running: Group = [
-            tuple(batch.items[index] for index in unit) for unit in units_of(batch.items)
-        ]
+        self._running: Group = list(batch.items)
         self._rest: Group = []  # if the running group is cleared, the cause is among these
         self._guilty: list[Group] = []  # the cause is among each of them, if there is one
         self._aside: list[Group] = []  # nothing speaks against these but their company
-        self._most = len(self._running)  # units in a group
-        self._losses_alone: dict[int, int] = {}  # by a unit's first item
+        self._most = len(self._running)  # items in a group
+        self._losses_alone: dict[int, int] = {}  # by item
 
     @property
     def is_closed(self) -> bool:
@@ -137,7 +133,7 @@ class _Case:
     def items(self) -> Iterator[Item]:
         """Those who wait."""
         groups = (*self._guilty, *self._aside, self._rest)
-        return (item for group in groups for unit in group for item in unit)
+        return (item for group in groups for item in group)
 
     def keep(self, wanted: Callable[[Item], bool]) -> None:
         """The others are gone."""
@@ -158,7 +154,7 @@ class _Case:
             half = max(1, len(group) // 2)
             self._running, self._rest = group[:half], group[half:]
         else:
-            together = [unit for group in self._aside for unit in group]
+            together = [item for group in self._aside for item in group]
             self._aside = []
             self._running = self._cut(together)
         return self._running
@@ -200,23 +196,22 @@ class _Case:
         return Verdict([], [])
 
     def _lost_alone(self, group: Group, *, out_of_memory: bool) -> list[Item]:
-        unit = group[0]
-        losses = self._losses_alone[unit[0].id] = self._losses_alone.get(unit[0].id, 0) + 1
+        [item] = group
+        losses = self._losses_alone[item.id] = self._losses_alone.get(item.id, 0) + 1
         if losses < (LOSSES_OF_MEMORY if out_of_memory else LOSSES_ALONE):
             self._guilty.append(group)
             return []
         self.misfit = None  # it was this one, not the number of them
-        return list(unit)
+        return [item]
 
     def _give_up(self, left: Group) -> list[Item]:
-        items = [*(item for unit in left for item in unit), *self.items()]
+        items = [*left, *self.items()]
         self._guilty, self._aside = [], []
         return items
 
 
 def _kept(group: Group, wanted: Callable[[Item], bool]) -> Group:
-    kept = (tuple(item for item in unit if wanted(item)) for unit in group)
-    return [unit for unit in kept if unit]
+    return [item for item in group if wanted(item)]
 
 
 def _place(item: Item) -> tuple[int, float, int]:

@@ -19,7 +19,7 @@ _STEEPEST = 2.0  # times the time a token of a smaller step
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
-class Pace:
+class ChunkPace:
     def __init__(
         self,
         max_stretch: float,

@@ -19,21 +19,21 @@ MAX_LOSSES = 16  # engines lost with a sequence on it
 PROOF = 8  # tokens from one engine: the first comes with the prompt, and proves little
 
 
-class Verdict(NamedTuple):
+class LossVerdict(NamedTuple):
     """The sequences that will not run any more."""
 
     blamed: list[int]  # an engine was lost twice with that sequence alone on it
     given_up: list[int]
 
 
-class Change(NamedTuple):
+class SequenceMoves(NamedTuple):
     """What the engine is to be told."""
 
     send: list[int]
     recall: list[int]  # they have been cleared, and wait until the search is over
 
 
-_NOTHING = Change([], [])
+_NOTHING = SequenceMoves([], [])
 
 
 class Recovery:
@@ -64,7 +64,7 @@ class Recovery:
             self._unproven[sequence] = PROOF
         return True
 
-    def end(self, sequence: int) -> Change:
+    def end(self, sequence: int) -> SequenceMoves:
         """It has ended, however."""
         if self._items.pop(sequence, None) is None:
             return _NOTHING
@@ -76,7 +76,7 @@ class Recovery:
             return _NOTHING
         return self._proven()
 
-    def progress(self, sequences: Iterable[int]) -> Change:
+    def progress(self, sequences: Iterable[int]) -> SequenceMoves:
         """Each of them got a token."""
         if not self._unproven:
             return _NOTHING
@@ -89,7 +89,7 @@ class Recovery:
                 self._cleared.add(sequence)
         return _NOTHING if self._unproven else self._proven()
 
-    def _proven(self) -> Change:
+    def _proven(self) -> SequenceMoves:
         if self._trial is None:
             return _NOTHING
         cleared = [item.id for item in self._trial.items if item.id in self._sent]
@@ -98,7 +98,7 @@ class Recovery:
         self._sent.difference_update(cleared)
         send = self._next()
         again = self._sent.intersection(cleared)
-        return Change([each for each in send if each not in again], _without(cleared, again))
+        return SequenceMoves([each for each in send if each not in again], _without(cleared, again))
 
     # ---- engines
 
@@ -107,7 +107,7 @@ class Recovery:
         self._is_up = True
         return self._next()
 
-    def lost(self, *, out_of_memory: bool) -> Verdict:
+    def lost(self, *, out_of_memory: bool) -> LossVerdict:
         """The engine is gone, with all that were sent to it."""
         sent, self._sent, self._is_up = self._sent, set(), False
         unproven, self._unproven, self._cleared = self._unproven, {}, set()
@@ -124,7 +124,7 @@ class Recovery:
             given_up += [item.id for item in found.given_up if item.id not in given_up]
         for sequence in (*blamed, *given_up):
             self.end(sequence)
-        return Verdict(sorted(blamed), sorted(given_up))
+        return LossVerdict(sorted(blamed), sorted(given_up))
 
     def _batch_of(self, sent: set[int], unproven: dict[int, int]) -> Batch | None:
         """The suspects: the trial's group, or all that are not proven since the last loss, or the

@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Sequence as Tokens
 
 from headway.core.generation.adapters import AdapterSlots
-from headway.core.generation.gathering import Gathering
+from headway.core.generation.idle_start import IdleStart
 from headway.core.generation.limits import Limits
-from headway.core.generation.pace import Pace
+from headway.core.generation.pace import ChunkPace
 from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
 from headway.core.generation.step import Decode, Prefill, Step
-from headway.core.generation.tables import Tables
+from headway.core.generation.tables import BlockTables
 from headway.core.generation.waiting import Waiting
 from headway.core.items import Priority, Wait
 from headway.core.queueing.deadlines import Deadlines
@@ -30,7 +30,7 @@ from headway.errors import DeadlineExceeded, InputTooLarge, InvalidInput, QueueF
 class GenerationScheduler:
     def __init__(self, limits: Limits, *, model: str = "") -> None:
         self.limits = limits
-        self._tables = Tables(limits, model)
+        self._tables = BlockTables(limits, model)
         self._blocks = self._tables.blocks
         self._waiting = Waiting(limits.tenant_weights, limits.ageing_s)
         self._running: list[tuple[tuple[int, float, int], Progress]] = []  # most senior first
@@ -42,8 +42,10 @@ class GenerationScheduler:
         self._ended: list[Finished] = []  # for the next step to name
         self._in_flight: dict[int, tuple[int, ...]] = {}  # the sequences that get a token, by step
         self._steps = 0
-        self._pace = Pace(limits.max_stretch, limits.late_stretch, limits.tile, limits.late_after)
-        self._gathering = Gathering(limits.step_tokens, self._pace)
+        self._pace = ChunkPace(
+            limits.max_stretch, limits.late_stretch, limits.tile, limits.late_after
+        )
+        self._idle_start = IdleStart(limits.step_tokens, self._pace)
         self._is_rest_due = False
         self.preemptions = 0
 
@@ -82,7 +84,7 @@ class GenerationScheduler:
         progress = self._all[sequence.id] = Progress(sequence, root)
         progress.tokens += resumed or ()
         self._waiting.enter(progress)
-        self._gathering.add(sequence.arrived_at, len(progress.tokens))
+        self._idle_start.add(sequence.arrived_at, len(progress.tokens))
         if sequence.deadline < math.inf:
             self._deadlines.add(sequence.deadline, sequence.id)
 
@@ -156,7 +158,7 @@ class GenerationScheduler:
 
     def next_step(self, now: float) -> Step | Wait:
         self._expire(now)
-        begins_at = self._gathering.begins_at()
+        begins_at = self._idle_start.begins_at()
         if begins_at > now and not (self._running or self._ended):
             return Wait(min(begins_at, self._deadlines.next_at()))
         plan = _Plan(now)
@@ -183,7 +185,7 @@ class GenerationScheduler:
             self._in_flight[step.id] = step.sampled
             self._is_rest_due = self.limits.has_rests and bool(step.prefill)
         if step.has_work or not len(self._waiting):
-            self._gathering.reset()
+            self._idle_start.reset()
         return step
 
     def _budget(self, plan: "_Plan", now: float) -> int:

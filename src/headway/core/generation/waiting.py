@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 
 from headway.core.generation.sequence import Progress
 from headway.core.items import Priority
-from headway.core.queueing.fairness import Account, Shares, Turns
+from headway.core.queueing.fairness import Shares, TenantAccount, Turns
 from headway.core.queueing.priority import Ageing
 
 _Entry = tuple[float, int, Progress]  # arrival, id
 _BURST = 8  # sequences of one account that wait
 
 
-class _Line(Account):
+class _Line(TenantAccount):
     """The account of a tenant's adapter in one class, with its sequences that wait in order."""
 
     __slots__ = ("line",)

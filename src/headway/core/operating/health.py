@@ -19,7 +19,7 @@ class Health(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningBatch:
     """A batch on a worker. `since`: its start or, of a stream, its latest step."""
 
     batch_id: int
@@ -34,7 +34,7 @@ class Overdue:
     look_at: float | None
 
 
-def find_overdue(running: Iterable[Running], limit_s: float, now: float) -> Overdue:
+def find_overdue(running: Iterable[RunningBatch], limit_s: float, now: float) -> Overdue:
     late, next_at = set[int](), None
     for each in running:
         due_at = each.since + limit_s

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from headway.core.items import Item, Priority
 from headway.core.queueing.crowding import Crowding
-from headway.core.queueing.fairness import Account, Shares
+from headway.core.queueing.fairness import Shares, TenantAccount
 
 
 class PriorityClass:
@@ -19,7 +19,7 @@ class PriorityClass:
     def __init__(self, priority: Priority, weights: Mapping[str, float]) -> None:
         self.priority = priority
         self.rows = 0
-        self.shares = Shares(weights, Account)
+        self.shares = Shares(weights, TenantAccount)
         self.crowding = Crowding(self.shares)
         self.is_crowded = False  # items may have been evicted lately
 

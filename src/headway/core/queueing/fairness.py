@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 _DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
 
 
-class Account:
+class TenantAccount:
     """What one tenant has waiting, and what it has been charged."""
 
     __slots__ = ("finish", "held", "name", "weight")
@@ -36,7 +36,7 @@ class Account:
         return self.held / self.weight
 
 
-A = TypeVar("A", bound=Account)
+A = TypeVar("A", bound=TenantAccount)
 
 
 class Shares(Generic[A]):
@@ -70,7 +70,7 @@ class Shares(Generic[A]):
             account = self.accounts[name] = self._open(name, self.weight(name))
         return account
 
-    def enter(self, account: Account, held: int, charge: float = 0.0) -> float:
+    def enter(self, account: TenantAccount, held: int, charge: float = 0.0) -> float:
         """So much more of this tenant (1 at least) waits, and so much is charged.
 
         Answers its tag: the smallest of all tenants is next; of equal ones, the first that came.
@@ -84,22 +84,22 @@ class Shares(Generic[A]):
         account.finish = start + charge / account.weight
         return start
 
-    def leave(self, account: Account, held: int) -> None:
+    def leave(self, account: TenantAccount, held: int) -> None:
         """So much of this tenant no longer waits: it runs, or never will."""
         account.held -= held
         if not account.held:
             self.emptied(account)
 
-    def emptied(self, account: Account) -> None:
+    def emptied(self, account: TenantAccount) -> None:
         """Nothing of this tenant waits any more."""
         self.active_weight -= account.weight
         self.prune()
 
-    def charge(self, account: Account, amount: float) -> None:
+    def charge(self, account: TenantAccount, amount: float) -> None:
         """The tenant used so much more than it was charged; negative: so much less."""
         account.finish += amount / account.weight
 
-    def place(self, account: Account) -> float:
+    def place(self, account: TenantAccount) -> float:
         """Where the tenant's next work would stand: the smallest is next."""
         return max(account.finish, self.virtual)
 
@@ -147,7 +147,7 @@ class Turns(Generic[A]):
         self._heap: list[tuple[float, str]] = []  # places when noted; charges only move them back
         self._noted: set[str] = set()
 
-    def add(self, account: Account) -> None:
+    def add(self, account: TenantAccount) -> None:
         """The tenant has something waiting. Harmless if that is known."""
         if account.name not in self._noted:
             self._noted.add(account.name)

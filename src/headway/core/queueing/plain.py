@@ -46,7 +46,7 @@ class PlainLane:
 
     def start(self, item: Item) -> bool:
         """Nobody waits: may this one, and its like from now on? False: it must be told apart."""
-        if item.rows != 1 or item.size or item.deadline != math.inf or item.request is not None:
+        if item.rows != 1 or item.size or item.deadline != math.inf:
             return False
         self.kind = kind_of(item)
         self.partition, self.priority = item.partition, item.priority

@@ -45,7 +45,7 @@ class Ageing:
             claims[index] = 1.0 if claim > 1.0 else max(claim, -_MOST_AHEAD)
 
 
-class Usage:
+class ClassUsage:
     """What each class has used of the capacity lately."""
 
     __slots__ = ("_seconds", "_updated_at", "_watched_s")

@@ -19,7 +19,7 @@ from headway.core.queueing.deadlines import Deadlines
 from headway.core.queueing.lanes import OVERTAKE_ROWS, FairLane, Lane, Line, arrival_of
 from headway.core.queueing.plain import PlainLane
 from headway.core.queueing.priority import Ageing
-from headway.core.queueing.ranking import Ranking
+from headway.core.queueing.ranking import LaneRanking
 from headway.core.queueing.shelves import Shelf
 
 # With no more waiting rows than these, the item due first goes first. In a longer queue that would
@@ -54,7 +54,7 @@ class Queue:
         self._full_rows = full_rows
         self._live: dict[int, Item] = {}  # waiting items, by id, unless the queue is plain
         self._classes = tuple(PriorityClass(priority, weights) for priority in Priority)
-        self._ranking = Ranking(self.ageing)
+        self._ranking = LaneRanking(self.ageing)
         self._fair_lanes = self._ranking.lanes
         self._expiry = Deadlines(self._live)
         self._mean_size = 0.0

@@ -10,7 +10,7 @@ import bisect
 from typing import Any, Final, TypeAlias
 
 from headway.core.items import Item, key_of
-from headway.core.queueing.fairness import Account, Shares
+from headway.core.queueing.fairness import Shares, TenantAccount
 
 SLACK: Final = 64  # traces of the departed that are tolerated
 
@@ -33,7 +33,7 @@ class Flow:
         "unused",
     )
 
-    def __init__(self, tenant: Account) -> None:
+    def __init__(self, tenant: TenantAccount) -> None:
         self.tenant = tenant
         self.first: Item | None = None
         self._rest: list[Item] | None = None  # behind the first, …
@@ -152,7 +152,7 @@ class Shelf:
         "slots",
     )
 
-    def __init__(self, size: int, shares: Shares[Account], live: dict[int, Item]) -> None:
+    def __init__(self, size: int, shares: Shares[TenantAccount], live: dict[int, Item]) -> None:
         """`live`: the waiting items, by id."""
         self.size = size  # up to this
         self.largest = 0  # of the items that came
@@ -167,7 +167,7 @@ class Shelf:
         # each is closed when it ends.
         self.is_crowded = False
 
-    def push(self, item: Item, tenant: Account, penalty: float) -> None:
+    def push(self, item: Item, tenant: TenantAccount, penalty: float) -> None:
         """`penalty`: for being long, where the shortest go first."""
         shares = self._shares
         flow = self.flows.get(tenant.name)

@@ -4,14 +4,14 @@ from bisect import bisect_right
 from typing import Final
 
 from headway.core.items import Item, key_of
-from headway.core.queueing.fairness import Account, Shares
+from headway.core.queueing.fairness import Shares, TenantAccount
 from headway.core.queueing.shelves import Shelf, Slot
 
 _AHEAD: Final = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
 
 
 def take_singles(
-    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
+    shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
     """Up to so many, whose slots come first; from several shelves, in no order."""
     shares.advance(_first_tag(shelves))
@@ -31,7 +31,7 @@ def _first_tag(shelves: list[Shelf]) -> float:
 
 
 def _serve(
-    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
+    shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
     """The items of the first so many slots, out of their flows."""
     first = shelves[0]
@@ -46,7 +46,7 @@ def _serve(
 
 
 def _serve_each(
-    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
+    shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
     """Likewise, of many tenants."""
     taken: list[Item] = []

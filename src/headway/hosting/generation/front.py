@@ -22,17 +22,19 @@ from headway.core.items import Priority
 from headway.core.queueing.quota import Allowance
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, ModelFailed
 from headway.hosting.explaining import GenerationTimes
-from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
 from headway.runtime.generation.adapter_book import AdapterBook, Answer
-from headway.runtime.generation.loop import Output, PlainTokens, parted
+from headway.runtime.generation.loop import PlainTokens, SequenceOutput, parted
 
 _SEEDS = 1 << 63
-_new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.__new__, Piece))
+_new_piece = cast(
+    "Callable[[tuple[Any, ...]], AnswerPiece]", functools.partial(tuple.__new__, AnswerPiece)
+)
 
 
 class Engine(Protocol):
@@ -94,7 +96,7 @@ class Front:
             ask.allowance.reserve_tokens(unused, now)
         call = StreamCall(0, asked, self._loop)
         request = self._requests[call] = _Request(call)
-        seed = asked.wishes.sampling.seed if asked.wishes.is_seeded else secrets.randbits(62)
+        seed = asked.options.sampling.seed if asked.options.is_seeded else secrets.randbits(62)
         for index in range(asked.count):
             number = next(self._ids)
             sequence = self._sequence(number, asked, index, ask, now)
@@ -103,7 +105,7 @@ class Front:
             answer = _Answer(
                 index,
                 request,
-                Detokenizer(self._text, asked.wishes.stops),
+                Detokenizer(self._text, asked.options.stops),
                 now,
                 explains=ask.story is not None,
                 asked=asked,
@@ -115,7 +117,7 @@ class Front:
             request.sequences.add(number)
             self._answers[number] = answer
             own_seed = (seed + index % asked.n) % _SEEDS
-            sampling = dataclasses.replace(asked.wishes.sampling, seed=own_seed)
+            sampling = dataclasses.replace(asked.options.sampling, seed=own_seed)
             try:
                 self._engine.submit(sequence, sampling)
             except HeadwayError:
@@ -128,7 +130,7 @@ class Front:
 
     def _most_tokens(self, asked: Generation) -> int:
         """What its answers may come to, prompts included."""
-        most = asked.wishes.max_tokens
+        most = asked.options.max_tokens
         return asked.n * sum(
             len(prompt) + (self._room(prompt) if most is None else most) for prompt in asked.prompts
         )
@@ -137,21 +139,21 @@ class Front:
         return max(1, self._max_context - len(prompt))
 
     def _sequence(self, number: int, asked: Generation, index: int, ask: Ask, now: float) -> Asked:
-        wishes = asked.wishes
+        options = asked.options
         prompt = asked.prompts[index // asked.n]
         tenant = "" if self._is_shared else ask.tenant
-        is_salted = bool(tenant or wishes.cache_salt)
-        salt = f"{len(tenant)}:{tenant}{wishes.cache_salt}" if is_salted else ""
-        if wishes.sampling.scores_prompt:  # what is taken from the cache is not computed
+        is_salted = bool(tenant or options.cache_salt)
+        salt = f"{len(tenant)}:{tenant}{options.cache_salt}" if is_salted else ""
+        if options.sampling.scores_prompt:  # what is taken from the cache is not computed
             salt = f"-{number}"
-        own = frozenset() if wishes.ignore_eos else self._text.stop_ids
+        own = frozenset() if options.ignore_eos else self._text.stop_ids
         return Asked(
             id=number,
             arrived_at=now,
             prompt=prompt,
-            max_tokens=self._room(prompt) if wishes.max_tokens is None else wishes.max_tokens,
-            min_tokens=wishes.min_tokens,
-            stop_ids=own | wishes.stop_ids,
+            max_tokens=self._room(prompt) if options.max_tokens is None else options.max_tokens,
+            min_tokens=options.min_tokens,
+            stop_ids=own | options.stop_ids,
             priority=Priority[ask.priority.upper()],
             tenant=ask.tenant,
             deadline=math.inf if ask.deadline_ms is None else now + ask.deadline_ms / 1e3,
@@ -165,12 +167,12 @@ class Front:
 
     # ---- what comes back
 
-    def report(self, outputs: Sequence[Output]) -> None:
+    def report(self, outputs: Sequence[SequenceOutput]) -> None:
         """From any thread: one call for all sequences of a step."""
         if outputs:
             self.call_soon(lambda: self.deliver(*parted(outputs)))
 
-    def deliver(self, plain: PlainTokens, outputs: Sequence[Output]) -> None:
+    def deliver(self, plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
         """The same, in the event loop."""
         now = time.monotonic()
         company = len(plain.tokens)
@@ -202,7 +204,7 @@ class Front:
             since = answer.since
             text = answer.detokenizer.known.get(token)
             if since is None or not text:  # its first; or its text needs more than a look
-                self._take(answer, Output(sequence, token), company, now, queued)
+                self._take(answer, SequenceOutput(sequence, token), company, now, queued)
                 continue
             gaps[since] = gaps.get(since, 0) + 1
             answer.since = now
@@ -219,26 +221,26 @@ class Front:
     def _take(
         self,
         answer: "_Answer",
-        output: Output,
+        output: SequenceOutput,
         company: int,
         now: float,
         queued: list[tuple[StreamCall, Any]],
     ) -> None:
         """Of an answer whatever comes."""
-        entry: Piece | HeadwayError | None
+        entry: AnswerPiece | HeadwayError | None
         try:
             entry = answer.take(output, company, now, self._recorder)
         except Exception as failure:  # noqa: BLE001  one answer's, not the step's
             entry = self._failed(answer, failure)
         if answer.is_to_cancel:
             self._stop(answer, output.sequence)
-        is_middle = type(entry) is Piece and not answer.is_over
+        is_middle = type(entry) is AnswerPiece and not answer.is_over
         if entry is not None and not (is_middle and answer.call.take_direct(entry)):
             queued.append((answer.call, entry))
         if answer.is_over and self._end(output.sequence, answer):
             queued.append((answer.call, END))
 
-    def _settle_left(self, output: Output) -> None:
+    def _settle_left(self, output: SequenceOutput) -> None:
         if output.finished is not None or output.error is not None:
             answer = self._left.pop(output.sequence, None)
             if answer is not None:
@@ -360,8 +362,8 @@ class _Answer:
         self.is_to_cancel = False
 
     def take(
-        self, output: Output, company: int, now: float, recorder: GenerationRecorder
-    ) -> Piece | None:
+        self, output: SequenceOutput, company: int, now: float, recorder: GenerationRecorder
+    ) -> AnswerPiece | None:
         """What of it the caller sees. Raises what ended it, if that was an error."""
         self.note_computed(output)
         if output.error is not None:
@@ -378,7 +380,7 @@ class _Answer:
             return None  # it was on its way when a stop string was found
         return self._last(token, output.logprobs, finished, now, recorder)
 
-    def note_computed(self, output: Output) -> None:
+    def note_computed(self, output: SequenceOutput) -> None:
         finished = output.finished
         was_admitted = finished is not None and finished.admitted_at is not None
         if was_admitted or type(output.error) is ModelFailed:  # a step failed
@@ -405,7 +407,7 @@ class _Answer:
         if self.batches is not None:
             self.batches.append(company)
 
-    def _middle(self, token: int, company: int, logprobs: Any) -> Piece | None:
+    def _middle(self, token: int, company: int, logprobs: Any) -> AnswerPiece | None:
         """A token that is not the last."""
         self._count(company)
         text = self.detokenizer.step(token)
@@ -413,7 +415,7 @@ class _Answer:
             self._is_stopped = self.is_to_cancel = True
         if not text and logprobs is None and not self._shows_empty:
             return None
-        return Piece(self.index, text, token, logprobs)
+        return AnswerPiece(self.index, text, token, logprobs)
 
     def _last(
         self,
@@ -422,7 +424,7 @@ class _Answer:
         finished: Finished,
         now: float,
         recorder: GenerationRecorder,
-    ) -> Piece:
+    ) -> AnswerPiece:
         self.is_over = True
         if finished.reason is FinishReason.DEADLINE:
             recorder.finished("deadline_exceeded")
@@ -446,7 +448,7 @@ class _Answer:
         met = None if self.batches is None else self._met(finished, self.batches, now)
         if not is_shown and not (self._shows_end and is_end_id):
             token = logprobs = None
-        return Piece(self.index, text, token, logprobs, reason, finished, met)
+        return AnswerPiece(self.index, text, token, logprobs, reason, finished, met)
 
     def _met(self, finished: Finished, batches: list[int], now: float) -> GenerationTimes:
         return GenerationTimes(

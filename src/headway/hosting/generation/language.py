@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headway.core.generation.wishes import Wishes
+from headway.core.generation.options import GenerationOptions
 from headway.errors import InputTooLarge, InvalidInput, QueueFull
 from headway.models.chat.grammars import Vocabulary
 from headway.models.chat.spelling import BYTES
@@ -116,10 +116,10 @@ class Language:
             if left:
                 self._waiting[client] = left
 
-    def check_named(self, wishes: Wishes) -> None:
+    def check_named(self, options: GenerationOptions) -> None:
         """Every token id that a caller names is one of the model's."""
-        self.check_ids(tuple(wishes.sampling.logit_bias), "logit_bias")
-        self.check_ids(tuple(wishes.stop_ids), "stop_token_ids")
+        self.check_ids(tuple(options.sampling.logit_bias), "logit_bias")
+        self.check_ids(tuple(options.stop_ids), "stop_token_ids")
 
     def check_ids(self, ids: Sequence[Any], field: str) -> None:
         for each in ids:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headway.core.generation.options import GenerationOptions
 from headway.core.generation.sequence import Finished
-from headway.core.generation.wishes import Wishes
 from headway.hosting.explaining import GenerationTimes
 
 
@@ -13,7 +13,7 @@ class Generation:
     """What is asked for: `n` answers to each prompt, prompt by prompt."""
 
     prompts: tuple[tuple[int, ...], ...]
-    wishes: Wishes
+    options: GenerationOptions
     n: int = 1
     shows_empty: bool = False  # pieces of tokens that have no text yet
     shows_end: bool = False  # the token that ends an answer, which has none
@@ -23,7 +23,7 @@ class Generation:
         return len(self.prompts) * self.n
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A part of one answer: perhaps without text, where a character is not whole yet."""
 
     choice: int  # which answer

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
-from headway.core.generation.wishes import NAMES, wishes_of
+from headway.core.generation.options import NAMES, generation_options
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place_engine
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, without_frames
@@ -27,7 +27,7 @@ from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapt
 from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.in_use import InUse
 from headway.hosting.registry import Array, Ask, ItemsMean, WorkerLine
 from headway.hosting.statistics import ModelStatistics
@@ -42,8 +42,8 @@ from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generation.adapter_book import AdapterBook
 from headway.runtime.generation.loop import StepRunner
+from headway.runtime.generation.messages import Welcome
 from headway.runtime.generation.thread import GenerationThread
-from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Decoded, Signature, side_of
 
@@ -175,8 +175,8 @@ class ServedGenerator(InUse):
         """One short answer, so that the first caller does not pay for what is done once."""
         if self.config.warm_up:
             prompt = (next(iter(self.language.text.stop_ids), 0),) if self.language else (0,)
-            wishes = wishes_of({"max_tokens": 2, "temperature": 0, "ignore_eos": True})
-            stream = await self.open_stream(Generation((prompt,), wishes), Ask())
+            options = generation_options({"max_tokens": 2, "temperature": 0, "ignore_eos": True})
+            stream = await self.open_stream(Generation((prompt,), options), Ask())
             async for _ in stream:
                 pass
             self.recorder.reset()
@@ -306,7 +306,7 @@ class ServedGenerator(InUse):
             if ask.parameters:
                 name = next(iter(ask.parameters))
                 raise InvalidInput(f"{name}: is an unknown option")
-            self.language.check_named(value.wishes)
+            self.language.check_named(value.options)
             return self._front.open(value, ask)
         generation = await self._generation_of(value, ask.parameters or {})
         return _Texts(await self.open_stream(generation, _without_parameters(ask)), ask.story)
@@ -315,7 +315,7 @@ class ServedGenerator(InUse):
         assert self.language is not None
         ids = await self.language.read(value)
         said = {name: _value(name, each) for name, each in parameters.items()}
-        return Generation((tuple(ids),), wishes_of({**self.language.defaults, **said}))
+        return Generation((tuple(ids),), generation_options({**self.language.defaults, **said}))
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """The whole text."""
@@ -385,7 +385,7 @@ class _Texts(OpenStream):
 
     async def __anext__(self) -> Any:
         while True:
-            piece: Piece = await anext(self._pieces)
+            piece: AnswerPiece = await anext(self._pieces)
             if self._seen(piece):
                 return piece.text
 
@@ -394,7 +394,7 @@ class _Texts(OpenStream):
         reader: Callable[[], None] | None,
         direct: Direct | None = None,
     ) -> None:
-        def take(pieces: Sequence[Piece]) -> bool:
+        def take(pieces: Sequence[AnswerPiece]) -> bool:
             assert direct is not None
             if any(piece.met is not None for piece in pieces):
                 return False
@@ -409,7 +409,7 @@ class _Texts(OpenStream):
     def _take(self, most_bytes: float = math.inf) -> list[Any]:
         return [piece.text for piece in self._pieces.take(most_bytes) if self._seen(piece)]
 
-    def _seen(self, piece: Piece) -> bool:
+    def _seen(self, piece: AnswerPiece) -> bool:
         if piece.met is not None and self._story is not None:
             self._story.tell([piece.met])
         return bool(piece.text)

@@ -14,10 +14,10 @@ from headway.hosting.handles import Stages, Uses
 from headway.hosting.managed import ManagedModel
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
-    IndexEntry,
-    Readiness,
     Registry,
     ServedModel,
+    VersionEntry,
+    VersionReadiness,
     unknown_model,
 )
 from headway.hosting.repository.folder import ModelFolder, Repository
@@ -155,10 +155,10 @@ class Keeper:
     def names(self) -> list[str]:
         return [name for name, model in self._models.items() if model.is_listed]
 
-    def readiness(self) -> list[Readiness]:
+    def readiness(self) -> list[VersionReadiness]:
         return [each for name in sorted(self._models) for each in self._models[name].readiness()]
 
-    def index(self) -> list[IndexEntry]:
+    def index(self) -> list[VersionEntry]:
         return [entry for name in sorted(self._models) for entry in self._models[name].index()]
 
     def why_not(self, name: str, version: str) -> HeadwayError | None:

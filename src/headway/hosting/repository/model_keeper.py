@@ -10,7 +10,14 @@ from typing import TypeAlias
 from headway.config import ModelConfig
 from headway.core.items import Wait
 from headway.core.operating.health import Health
-from headway.core.operating.versions import Lifecycle, Load, Offer, Retire, State, VersionStatus
+from headway.core.operating.versions import (
+    Lifecycle,
+    Load,
+    Offer,
+    Retire,
+    VersionState,
+    VersionStatus,
+)
 from headway.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -22,10 +29,10 @@ from headway.errors import (
 from headway.hosting.managed import ManagedModel
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
-    IndexEntry,
-    Readiness,
     Registry,
     ServedModel,
+    VersionEntry,
+    VersionReadiness,
     unknown_model,
 )
 from headway.hosting.repository.building import forget_module
@@ -41,10 +48,10 @@ _log = logging.getLogger(__name__)
 MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelOrigin], ManagedModel]
 _SLOW_LOAD_S = 1.0
 _STATES = {
-    State.LOADING: "LOADING",
-    State.WARMING: "LOADING",
-    State.READY: "READY",
-    State.DRAINING: "UNLOADING",
+    VersionState.LOADING: "LOADING",
+    VersionState.WARMING: "LOADING",
+    VersionState.READY: "READY",
+    VersionState.DRAINING: "UNLOADING",
     None: "UNAVAILABLE",
 }
 
@@ -170,10 +177,10 @@ class ModelKeeper:
             return not self._life.is_wanted  # unloaded on purpose
         return self.is_settled
 
-    def readiness(self) -> list[Readiness]:
+    def readiness(self) -> list[VersionReadiness]:
         serving = self._life.serving()
         return [
-            Readiness(
+            VersionReadiness(
                 self.name,
                 str(version),
                 version in serving and self._served[serving[version]].is_ready,
@@ -198,20 +205,20 @@ class ModelKeeper:
         has_failed = self._failure() is not None and self._life.resolve() is None
         return self.is_callable and not has_failed
 
-    def index(self) -> list[IndexEntry]:
+    def index(self) -> list[VersionEntry]:
         entries = [self._entry(each) for each in self._life.index()]
         if not entries and not self.is_gone:
-            entries = [IndexEntry(self.name, "", "UNAVAILABLE", "it has no version: 1, 2, …")]
+            entries = [VersionEntry(self.name, "", "UNAVAILABLE", "it has no version: 1, 2, …")]
         if self._mistake is None:
             return entries
         return [dataclasses.replace(entry, reason=self._mistake) for entry in entries]
 
-    def _entry(self, status: VersionStatus) -> IndexEntry:
+    def _entry(self, status: VersionStatus) -> VersionEntry:
         state, reason = _STATES[status.state], status.reason
         answering = self._life.resolve(status.version)
         if answering is not None and not self._served[answering].is_ready:
             state, reason = "UNAVAILABLE", self._served[answering].trouble or reason
-        return IndexEntry(self.name, str(status.version), state, reason)  # type: ignore[arg-type]
+        return VersionEntry(self.name, str(status.version), state, reason)  # type: ignore[arg-type]
 
     def why_not(self, version: str) -> HeadwayError | None:
         """Why it does not answer; None: it will, for a caller that waits."""

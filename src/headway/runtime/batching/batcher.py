@@ -222,7 +222,7 @@ class Batcher(Generic[In, Out]):
         return asyncio.get_running_loop().call_later(left_s, self._entrance.expire, call)
 
     async def submit_row(self, value: Any) -> Out:
-        """`submit` for one row that a front end has checked already, and that has no wishes."""
+        """`submit` for one row that a front end has checked already, and that sets no option."""
         loop = asyncio.get_running_loop()
         call = self._entrance.enqueue_plain(value, loop) if self.is_uniform else None
         if call is None:
@@ -236,7 +236,7 @@ class Batcher(Generic[In, Out]):
         return result  # type: ignore[no-any-return]  # as in `submit`
 
     def submit_direct(self, call: DirectCall) -> bool:
-        """For a front end in the batcher's own loop: one row, already checked, no wishes.
+        """For a front end in the batcher's own loop: one row, already checked, without options.
 
         False: it cannot be taken this way now; `submit` says why.
         """

@@ -12,20 +12,21 @@ from typing import NamedTuple
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import CostTable
 from headway.core.items import Batch, Refusal, Refuse, Run
-from headway.core.operating.health import Running
+from headway.core.operating.health import RunningBatch
 from headway.core.queueing.admission import refusal_error
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
+from headway.runtime.batching.call_queue import CallQueue, Refusals
 from headway.runtime.batching.losses import Losses
 from headway.runtime.batching.making import ModelJobs
-from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.room import Room
 from headway.runtime.batching.shell import Arrival, Shell
 from headway.runtime.batching.worker_pool import WorkerPool
-from headway.runtime.calling.faults import is_error, name_of, readable, text_of
+from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
 from headway.runtime.events import BatchFinished, BatchStarted, Observers, OutOfMemory
 from headway.runtime.jobs.jobs import BatchJob, Job
+from headway.runtime.jobs.rerunning import unusable
 
 
 class BatchDecision(NamedTuple):
@@ -233,7 +234,7 @@ class BatchDecider:
                     call.succeed(result)
             except BaseException as error:  # noqa: BLE001  a result that cannot be read, parts that do not join
                 failed += 1
-                call.fail(_unusable(self.name, error))
+                call.fail(unusable(self.name, error))
         if refusals:
             self._tell_refused(refusals)
         if self._observers:
@@ -274,9 +275,9 @@ class BatchDecider:
 
     # ---- batches that run too long, or for nobody
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningBatch]:
         with self.shell.lock:
-            return [Running(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
+            return [RunningBatch(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
 
     def abandon(self, batch_id: int, error: HeadwayError) -> None:
         """Answer the callers of a running batch. What it still brings is dropped; its worker is
@@ -303,10 +304,3 @@ class BatchDecider:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""
         scheduler.set_workers(self.pool.numbers_present)
         self.queue.scheduler = scheduler
-
-
-def _unusable(name: str, error: BaseException) -> ModelFailed:
-    why = f"{name_of(error)}: {text_of(error)}"
-    failure = ModelFailed(f"{name} returned an unusable result: {why}")
-    failure.__cause__ = readable(error)
-    return failure

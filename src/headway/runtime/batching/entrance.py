@@ -19,8 +19,8 @@ from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import StreamCall
 from headway.runtime.events import Cancelled
 
-_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
-_NO_REQUEST = Item(0, 0.0)[8:]  # of one that is no part of a larger request
+_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller set no option
+_NO_BUCKET = Item(0, 0.0)[8:]  # the last field; the scheduler sets it
 Follower = Callable[[tuple[int, ...]], None]
 
 
@@ -49,10 +49,10 @@ class Entrance:
         self._followers = followers
         self._ids = decider.queue.ids
 
-    # ---- coming in, with no wishes
+    # ---- coming in, without options
 
     def enqueue_plain(self, value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
-        """The hot path: a value with no wishes, from the batcher's own loop. None: take the other
+        """The hot path: a value without options, from the batcher's own loop. None: take the other
         way."""
         event_loop = self._shell.event_loop
         if event_loop is None or event_loop.loop is not loop or not self._decider.takes_plain:
@@ -87,7 +87,7 @@ class Entrance:
         shell.put((item, call), event_loop.loop)
         return True
 
-    # ---- coming in, with wishes
+    # ---- coming in, with options
 
     async def ask(
         self, value: Any, loop: asyncio.AbstractEventLoop, options: CallOptions
@@ -96,7 +96,7 @@ class Entrance:
         tenant, deadline_ms = options.tenant, options.deadline_ms
         entered_at = now_here() if self._inputs.are_prepared else None
         read = await self._read(value, entered_at, options)
-        if read.rows > 1 and read.rows > self._maker.policy.window_rows:
+        if read.rows > 1 and read.rows > self._queue.scheduler.part_rows(read.size):
             if deadline_ms is not None and entered_at is not None:
                 deadline_ms -= (now_here() - entered_at) * 1e3
             return self._long_call(read, tenant, deadline_ms)
@@ -141,7 +141,8 @@ class Entrance:
             return self._enqueue(part, asyncio.get_running_loop(), tenant, left_ms, None)
 
         fan_out = self.fan_out(rows=most, deadline_ms=deadline_ms)
-        return LongCall(pieces_of(read.rows, most), fan_out, enqueue, self.withdraw, maker.join)
+        pieces = pieces_of(read.rows, most)
+        return LongCall(pieces, fan_out, enqueue, self.withdraw, maker.join, self._shell.name)
 
     def fan_out(self, *, rows: int, deadline_ms: float | None) -> FanOut:
         policy, rows = self._maker.policy, max(1, rows)
@@ -178,7 +179,7 @@ class Entrance:
                 if chain:
                     call.chain = chain
                     self._maker.has_nested = True
-                self._submit(item, call)
+                self._queue.submit(item, call)
                 try:
                     shell.order_drive(event_loop)
                 except Closed:
@@ -204,17 +205,8 @@ class Entrance:
         if deadline is None:
             deadline = math.inf
         _, rows, size, priority, partition = read
-        more = (rows, size, priority, tenant, deadline, partition, *_NO_REQUEST)
+        more = (rows, size, priority, tenant, deadline, partition, *_NO_BUCKET)
         return new_item((next(self._ids), now, *more))
-
-    def _submit(self, item: Item, call: Any) -> None:
-        if item.rows > 1 and item.rows > self._queue.scheduler.part_rows(item.size):
-            maker = self._maker
-            self._queue.submit_parts(
-                item, call, cut=maker.cut, join=maker.join, cancel=self._forget
-            )
-        else:
-            self._queue.submit(item, call)
 
     def _tell_followers(self, call: Queued) -> None:
         for follower in self._followers:

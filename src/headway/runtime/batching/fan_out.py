@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 from headway.errors import DeadlineExceeded, HeadwayError, QueueFull, Shed
 from headway.runtime.batching.room import Room
 from headway.runtime.driving.calls import Call, Ran
+from headway.runtime.jobs.rerunning import unusable
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 _NEVER = -1
 
 
-class Pace:
+class TurnPace:
     """So many in one turn of the event loop: between two of them others are served."""
 
     def __init__(self, most: int) -> None:
@@ -59,7 +60,7 @@ class FanOut:
         self, room: Room, *, width: int, a_turn: int, deadline_ms: float | None = None
     ) -> None:
         self._room = room
-        self._pace = Pace(max(1, a_turn))
+        self._pace = TurnPace(max(1, a_turn))
         self._width = max(1, width)
         # numpy's float32 would make the clock one.
         self._deadline_ms = None if deadline_ms is None else float(deadline_ms)
@@ -182,7 +183,8 @@ class FanOut:
 
 
 class LongCall:
-    """A value of more rows than may be queued at once, in place of its `Call`."""
+    """A value of more rows than a batch, in place of its `Call`: its pieces are queued as there is
+    room, run separately and are joined again."""
 
     def __init__(
         self,
@@ -191,6 +193,7 @@ class LongCall:
         enqueue: Callable[[tuple[int, int], float | None], Call],
         withdraw: Callable[[Call], None],
         join: Callable[[list[Any]], Any],
+        name: str,
     ) -> None:
         self.item_ids: tuple[int, ...] = ()  # its pieces have their own
         self.ran: tuple[Ran, ...] = ()
@@ -200,11 +203,15 @@ class LongCall:
         self._enqueue = enqueue
         self._withdraw = withdraw
         self._join = join
+        self._name = name
 
     async def answer(self) -> Any:
         results = await self._fan_out.gather(self._answer, self._pieces)
         self.item_ids = tuple(self._answered_ids)
-        return self._join(results)
+        try:
+            return self._join(results)
+        except Exception as error:  # the model's results do not fit together
+            raise unusable(self._name, error) from error
 
     async def _answer(self, piece: tuple[int, int], left_ms: float | None) -> Any:
         call = self._enqueue(piece, left_ms)
@@ -219,6 +226,10 @@ class LongCall:
 
 
 def pieces_of(rows: int, most: int) -> list[tuple[int, int]]:
-    """So many rows in pieces of at most `most`: from which row, and up to which."""
-    ends = [*range(most, rows, most), rows]
+    """Near-equal pieces of at most `most` rows: from which row, and up to which.
+
+    Near-equal, because 65 rows as 33 + 32 finish earlier than as 64 + 1.
+    """
+    count = -(-rows // most)
+    ends = [-(-rows * number // count) for number in range(1, count + 1)]
     return list(zip([0, *ends], ends, strict=False))

@@ -6,12 +6,12 @@ from typing import Any
 
 from headway.core.items import RefusalReason
 from headway.errors import NotReady, Poison
+from headway.runtime.batching.call_queue import CallQueue, Refusals
 from headway.runtime.batching.poison import PoisonWatch
-from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.shell import Shell, same_error
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import WorkerLost
-from headway.runtime.driving.calls import Answerable, content_of
+from headway.runtime.driving.calls import Answerable
 from headway.runtime.events import BatchLost, Event
 from headway.runtime.jobs.jobs import BatchJob, Worker
 
@@ -121,7 +121,7 @@ class Losses:
                 self._entry_changed()
 
     def remember_poison(self, call: Answerable, partition: Hashable) -> None:
-        self.poison.remember(content_of(call), partition, self._shell.now())
+        self.poison.remember(call.value, partition, self._shell.now())
         with self._shell.lock:
             self._entry_changed()
         self._refuse_queued_poison()
@@ -132,7 +132,7 @@ class Losses:
         with shell.lock:
             waiting = self._queue.waiting()
         for item, call in waiting:
-            if not self.poison.is_known(content_of(call), item.partition, now):
+            if not self.poison.is_known(call.value, item.partition, now):
                 continue
             with shell.lock:
                 shell.take_in()

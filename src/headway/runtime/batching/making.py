@@ -10,7 +10,7 @@ from headway.model import CANCEL, Model, TensorModel, overrides
 from headway.runtime.calling.callbacks import own_method
 from headway.runtime.calling.nesting import chain_of
 from headway.runtime.calling.parameters import Parameters, Sharing
-from headway.runtime.calling.runner import Runner
+from headway.runtime.calling.runner import ModelRunner
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
 from headway.runtime.jobs.jobs import BatchJob, Done, PredictJob, StreamJob, Worker
@@ -27,7 +27,7 @@ class ModelJobs:
     def __init__(
         self,
         model: Any,
-        runner: Runner,
+        runner: ModelRunner,
         parameters: Parameters | None,
         policy: Policy,
         *,

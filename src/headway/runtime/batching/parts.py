@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from headway.core.batching.scheduler import Scheduler
 from headway.core.operating.placing import place
 from headway.model import Model, TensorModel
+from headway.runtime.batching.calibration import Calibration
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.entrance import Entrance, Follower
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.batching.options import BatcherOptions
-from headway.runtime.batching.warming import WarmUp
-from headway.runtime.batching.watchdog import Watchdog
+from headway.runtime.batching.watchdog import BatchWatchdog
 from headway.runtime.calling.callbacks import Callbacks
 from headway.runtime.calling.choosing import runner_for
 from headway.runtime.calling.inputs import InputReader
@@ -75,7 +75,7 @@ class BatcherParts:
             is_inline=self.placement.kind == "inline",
             max_reruns=options.max_reruns,
         )
-        self._watchdog: Watchdog | None = None
+        self._watchdog: BatchWatchdog | None = None
         self._wire(is_floating=is_floating)
 
     def _team_maker(
@@ -107,11 +107,11 @@ class BatcherParts:
         )
         self.shell = self.decider.shell
         self.entrance = Entrance(self.decider, self.inputs, maker, self.followers)
-        self.warm_up = WarmUp(self.decider, maker, self.inputs)
+        self.warm_up = Calibration(self.decider, maker, self.inputs)
         if maker.team is not None:
             maker.team.attach(self.decider.losses)
         elif limit_s is not None:
-            self._watchdog = Watchdog(self.decider, limit_s=limit_s)
+            self._watchdog = BatchWatchdog(self.decider, limit_s=limit_s)
             self.observers.add(self._watchdog)
 
     def after_fork(self) -> None:

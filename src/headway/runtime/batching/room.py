@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from headway.runtime.batching.queue import CallQueue
+from headway.runtime.batching.call_queue import CallQueue
 from headway.runtime.batching.shell import Shell
 
 

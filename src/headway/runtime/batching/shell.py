@@ -30,7 +30,7 @@ Arrival: TypeAlias = tuple[Item, Any]  # with its `Answerable`
 _log = logging.getLogger(__name__)
 
 
-class State(Enum):
+class ShellState(Enum):
     """How far a shell is in its life. The values end the sentence that a refused caller gets."""
 
     NEW = "has not been started: use `async with`"
@@ -45,7 +45,7 @@ class State(Enum):
     )
 
 
-_ALIVE = (State.OPENING, State.OPEN, State.CLOSING)
+_ALIVE = (ShellState.OPENING, ShellState.OPEN, ShellState.CLOSING)
 
 
 class Shell:
@@ -69,7 +69,7 @@ class Shell:
         self.is_over = False
         self.inbox: deque[Arrival] = deque()  # see `put`
         self._decider = decider
-        self._state = State.NEW
+        self._state = ShellState.NEW
         self._is_closing = False
         self._is_released = False
         self._drained: list[asyncio.Future[None]] = []  # waiting for the last answer
@@ -79,19 +79,19 @@ class Shell:
     # ---- its state
 
     @property
-    def state(self) -> State:
+    def state(self) -> ShellState:
         return self._state
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ShellState) -> None:
         self._state = state
-        self._is_closing = state is State.CLOSING
-        self.is_over = state in (State.CLOSED, State.CRASHED, State.FORKED)
+        self._is_closing = state is ShellState.CLOSING
+        self.is_over = state in (ShellState.CLOSED, ShellState.CRASHED, ShellState.FORKED)
         self._decider.entry_changed()
 
     @property
     def takes_calls(self) -> bool:
         """Open, and work completes or will."""
-        return self._state is State.OPEN and self.suspended is None
+        return self._state is ShellState.OPEN and self.suspended is None
 
     def suspend(self, error: NotReady) -> None:
         """Under the lock: no work completes soon. Callers get this error until `resume`."""
@@ -107,7 +107,9 @@ class Shell:
 
     def check_open(self) -> None:
         """Raise Closed or NotReady where a call would be refused: before anything is prepared."""
-        if self._state is not State.OPEN and (self._state is not State.NEW or not self.floating):
+        if self._state is not ShellState.OPEN and (
+            self._state is not ShellState.NEW or not self.floating
+        ):
             raise self.closed()
         if self.suspended is not None:
             raise same_error(self.suspended)
@@ -122,19 +124,19 @@ class Shell:
     def begin_opening(self) -> None:
         """Once, before what it needs is loaded. Raises Closed."""
         with self.lock:
-            if self._state is not State.NEW:
+            if self._state is not ShellState.NEW:
                 raise Closed(f"{self.name} {self._state.value}: make a new one")
-            self._enter(State.OPENING)
+            self._enter(ShellState.OPENING)
 
     def finish_opening(self, event_loop: EventLoop) -> None:
         """Raises Closed where it was closed meanwhile."""
         with self.lock:
-            if self._state is not State.OPENING:
+            if self._state is not ShellState.OPENING:
                 raise Closed(f"{self.name} was closed while it was loading")
             self._open(event_loop)
 
     def fail_opening(self) -> None:
-        self._enter(State.CLOSED)
+        self._enter(ShellState.CLOSED)
 
     def _open(self, event_loop: EventLoop) -> None:
         """Raises NotReady where the decider cannot start; it is as it was then."""
@@ -144,14 +146,14 @@ class Shell:
         except BaseException:
             self.event_loop = None
             raise
-        self._enter(State.OPEN)
+        self._enter(ShellState.OPEN)
 
     def after_fork(self, parent: "Shell") -> None:
         """In the child, instead of its parent's: one that opens itself starts over."""
         state = parent.state
-        if state is State.NEW or (self.floating is not None and state is State.OPEN):
+        if state is ShellState.NEW or (self.floating is not None and state is ShellState.OPEN):
             return
-        self._enter(State.FORKED if state in _ALIVE else state)
+        self._enter(ShellState.FORKED if state in _ALIVE else state)
         self.crash = parent.crash
 
     # ---- coming in
@@ -274,7 +276,7 @@ class Shell:
 
     def _move(self, event_loop: EventLoop) -> None:
         old = self.event_loop
-        if self._state is State.NEW:
+        if self._state is ShellState.NEW:
             self._open(event_loop)
         elif old is not None and old.is_virtual is not event_loop.is_virtual:
             self._decider.move(event_loop)
@@ -309,7 +311,7 @@ class Shell:
             event_loop.post(callback)
             return
         except RuntimeError:
-            if self.floating is None or self._state is State.CLOSED:
+            if self.floating is None or self._state is ShellState.CLOSED:
                 callback()
                 return
         try:
@@ -339,16 +341,16 @@ class Shell:
         """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
         drained = asyncio.get_running_loop().create_future()
         with self.lock:
-            if self._state is State.FORKED:
+            if self._state is ShellState.FORKED:
                 return  # there is nothing of it here
-            if self._state in (State.NEW, State.OPENING, State.CLOSED):
-                self._enter(State.CLOSED)  # a thread that is loading finds it so afterwards
+            if self._state in (ShellState.NEW, ShellState.OPENING, ShellState.CLOSED):
+                self._enter(ShellState.CLOSED)  # a thread that is loading finds it so afterwards
                 return
-            if self._state is State.OPEN:
+            if self._state is ShellState.OPEN:
                 self.take_in()
-                self._enter(State.CLOSING)
+                self._enter(ShellState.CLOSING)
                 self._decider.drain()
-            if self._state is State.CLOSING:
+            if self._state is ShellState.CLOSING:
                 self._drained.append(drained)
             else:  # crashed: all callers have been answered
                 drained.set_result(None)
@@ -376,8 +378,8 @@ class Shell:
             if self._is_released:
                 return
             self._is_released = True
-            if self._state is State.CLOSING:
-                self._enter(State.CLOSED)
+            if self._state is ShellState.CLOSING:
+                self._enter(ShellState.CLOSED)
             left = self._take_unanswered()
             drained, self._drained = self._drained, []
         self._decider.stop()
@@ -417,10 +419,10 @@ class Shell:
     def crashed(self, error: Exception) -> None:
         """A bug of ours: tell every caller, and stay visibly broken. From any thread."""
         with self.lock:
-            if self._state is State.CRASHED:
+            if self._state is ShellState.CRASHED:
                 return
             self.crash = error
-            self._enter(State.CRASHED)
+            self._enter(ShellState.CRASHED)
             calls = self._take_unanswered()
             drained, self._drained = self._drained, []
         _log.critical("%s crashed; every caller is answered with Closed", self.name, exc_info=error)

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 60.0  # what callers are told while every worker is stuck
 
 
-class Watchdog:
+class BatchWatchdog:
     """An observer, with one timer for all batches: it is set by a batch that starts while no timer
     runs, and looks at those that run when it expires."""
 

@@ -8,7 +8,7 @@ from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, TensorModel
 from headway.runtime.calling.callbacks import Callbacks
 from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
-from headway.runtime.calling.runner import Runner, TensorRunner
+from headway.runtime.calling.runner import ModelRunner, TensorRunner
 
 _NONE: Mapping[str, Any] = {}
 _OTHER = object()  # what no caller's value equals
@@ -57,7 +57,7 @@ class Input(NamedTuple):
 class InputReader:
     """Of one model. Whatever it raises is an error of the call."""
 
-    def __init__(self, model: Any, runner: Runner, callbacks: Callbacks) -> None:
+    def __init__(self, model: Any, runner: ModelRunner, callbacks: Callbacks) -> None:
         self.parameters = _parameters(model, callbacks.prepare)
         # What a call without parameters comes to.
         self._taken_plainly: tuple[Mapping[str, Any], BatchParameters | None] | None = None

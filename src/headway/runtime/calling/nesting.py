@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from headway.errors import ModelFailed
 
 
-class Run:
+class EnclosingBatch:
     """One batch of one batcher."""
 
     __slots__ = ("is_over", "name", "owner")
@@ -23,19 +23,19 @@ class Run:
         self.is_over = False
 
 
-Chain: TypeAlias = tuple[Run, ...]  # the outermost first
+Chain: TypeAlias = tuple[EnclosingBatch, ...]  # the outermost first
 _chain: ContextVar[Chain] = ContextVar("headway_chain", default=())
 chain_here = _chain.get
 
 
-def enter(chain: Chain, owner: object, name: str) -> Run:
+def enter(chain: Chain, owner: object, name: str) -> EnclosingBatch:
     """A batch begins in this context, for callers within `chain`. Whoever calls this ends it."""
-    run = Run(owner, name)
+    run = EnclosingBatch(owner, name)
     _chain.set((*chain, run))
     return run
 
 
-def leave(run: Run) -> None:
+def leave(run: EnclosingBatch) -> None:
     run.is_over = True
     _chain.set(())
 
@@ -51,7 +51,7 @@ def check_not_within(owner: object, name: str) -> Chain:
 
 def chain_of(calls: Iterable[Any]) -> Chain:
     """Of all callers in a batch: each waits for it."""
-    found: dict[int, Run] = {}
+    found: dict[int, EnclosingBatch] = {}
     for call in calls:
         for run in getattr(call, "chain", ()):
             found[id(run)] = run

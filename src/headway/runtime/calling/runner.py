@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Value = Any  # the user's own; nothing here looks inside
 
 
-class Runner(Protocol):
+class ModelRunner(Protocol):
     name: str
     is_async: bool
     may_rerun: bool

@@ -3,14 +3,12 @@
 import asyncio
 import concurrent.futures
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
-from headway.core.items import Batch, Item
+from headway.core.items import Batch
 from headway.errors import ModelFailed
-from headway.runtime.calling.nesting import Chain
 
 Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
 _log = logging.getLogger(__name__)
@@ -159,95 +157,6 @@ class ThreadCall(Call):
 
     def detach(self) -> None:
         """It always crosses threads."""
-
-
-class SplitCall:
-    """A request of more rows than a batch: its parts run separately and are joined again."""
-
-    def __init__(
-        self,
-        whole: Call,
-        parts: Sequence[Item],
-        join: Callable[[list[Any]], Any],
-        forget: Callable[[tuple[int, ...]], object],
-    ) -> None:
-        self._whole = whole
-        self._parts = tuple(part.id for part in parts)
-        self._join = join
-        self._forget = forget
-        self._results: list[Any] = [None] * len(parts)
-        self._ran: tuple[Ran, ...] = ()  # in the order in which they finished
-        self._missing = len(parts)
-        self._lock = threading.Lock()  # parts may be answered on both sides of a move
-
-    @property
-    def is_done(self) -> bool:
-        return self._whole.is_done
-
-    @property
-    def value(self) -> Any:
-        return self._whole.value
-
-    @property
-    def chain(self) -> Chain:
-        return getattr(self._whole, "chain", ())
-
-    def part_succeeded(self, number: int, result: Any, ran: tuple[Ran, ...]) -> None:
-        self._results[number] = result
-        with self._lock:
-            self._ran += ran
-            self._missing -= 1
-            if self._missing:
-                return
-        self._whole.ran = self._ran
-        self._whole.succeed(self._join(self._results))
-
-    def part_failed(self, error: BaseException) -> None:
-        """The request fails with its first part; those that have not run never will."""
-        if not self.is_done:
-            self._whole.fail(error)
-            self._forget(self._parts)
-
-    def detach(self) -> None:
-        self._whole.detach()
-
-
-class PartCall:
-    """One part of a split request, as its batch sees it."""
-
-    __slots__ = ("_number", "_request", "ran", "value")
-
-    def __init__(self, request: SplitCall, number: int, value: Any) -> None:
-        self._request = request
-        self._number = number
-        self.value = value
-        self.ran: tuple[Ran, ...] = ()
-
-    @property
-    def is_done(self) -> bool:
-        return self._request.is_done
-
-    @property
-    def chain(self) -> Chain:
-        return self._request.chain
-
-    @property
-    def whole_value(self) -> Any:
-        return self._request.value
-
-    def succeed(self, result: Any) -> None:
-        self._request.part_succeeded(self._number, result, self.ran)
-
-    def fail(self, error: BaseException) -> None:
-        self._request.part_failed(error)
-
-    def detach(self) -> None:
-        self._request.detach()
-
-
-def content_of(call: Answerable) -> Any:
-    """What its caller sent, also where only a part of that runs here."""
-    return call.whole_value if isinstance(call, PartCall) else call.value
 
 
 def _raisable(error: BaseException) -> BaseException:

@@ -11,8 +11,15 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from headway.runtime.generation.loop import Cancel, Command, EngineLoop, Report, StepRunner, Submit
-from headway.runtime.generation.words import Welcome, packed
+from headway.runtime.generation.loop import (
+    CancelSequence,
+    Command,
+    EngineLoop,
+    Report,
+    StepRunner,
+    SubmitSequence,
+)
+from headway.runtime.generation.messages import Welcome, packed
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.protocol import Kind
 
@@ -50,9 +57,9 @@ class LineInbox:
         self._line = line
         self._compile = compile_grammar
         self._compiled = {""}
-        self._compiling: dict[int, Submit] = {}  # by sequence
-        self._ready: SimpleQueue[Submit] = SimpleQueue()
-        self._tasks: SimpleQueue[Submit] = SimpleQueue()
+        self._compiling: dict[int, SubmitSequence] = {}  # by sequence
+        self._ready: SimpleQueue[SubmitSequence] = SimpleQueue()
+        self._tasks: SimpleQueue[SubmitSequence] = SimpleQueue()
         self._compiler: threading.Thread | None = None
         self._posted: SimpleQueue[Command] = SimpleQueue()
         self._has_helpers = False  # threads that may wake it
@@ -92,12 +99,12 @@ class LineInbox:
             return commands
 
     def _sort_in(self, command: Command, commands: list[Command]) -> None:
-        if isinstance(command, Submit) and command.sampling.grammar not in self._compiled:
+        if isinstance(command, SubmitSequence) and command.sampling.grammar not in self._compiled:
             self._compiling[command.sequence.id] = command
             self._tasks.put(command)
             self._start_compiler()
             return
-        if isinstance(command, Cancel):
+        if isinstance(command, CancelSequence):
             self._compiling.pop(command.sequence, None)
         commands.append(command)
 

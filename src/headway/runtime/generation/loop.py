@@ -86,7 +86,7 @@ class StepRunner(Protocol):
     def start(self, step: Step) -> RunningStep: ...
 
 
-class Output(NamedTuple):
+class SequenceOutput(NamedTuple):
     """What one sequence got from one step: a token, its end, or both."""
 
     sequence: int
@@ -103,7 +103,7 @@ class PlainTokens(NamedTuple):
     tokens: list[int]
 
 
-def parted(outputs: Sequence[Output]) -> tuple[PlainTokens, list[Output]]:
+def parted(outputs: Sequence[SequenceOutput]) -> tuple[PlainTokens, list[SequenceOutput]]:
     """What is a token only, and the rest."""
     plain, others = PlainTokens([], []), []
     for output in outputs:
@@ -127,23 +127,23 @@ class GenerationLoad(NamedTuple):
 # ---- what the front tells the engine
 
 
-class Submit(NamedTuple):
+class SubmitSequence(NamedTuple):
     sequence: Asked
     sampling: Sampling
     resumed: tuple[int, ...] | None = None  # its tokens so far, where an engine was lost with it
 
 
-class Cancel(NamedTuple):
+class CancelSequence(NamedTuple):
     sequence: int
 
 
-class Weigh(NamedTuple):
+class SetWeights(NamedTuple):
     """Tenants that come from now on have these weights."""
 
     weights: dict[str, float]
 
 
-class Call(NamedTuple):
+class CallEngine(NamedTuple):
     """Call a method of the engine between two steps; `Report.returned` has its result."""
 
     number: int
@@ -151,10 +151,18 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-Command: TypeAlias = Submit | Cancel | Weigh | Call | LoadAdapter | UnloadAdapter | AdapterRead
+Command: TypeAlias = (
+    SubmitSequence
+    | CancelSequence
+    | SetWeights
+    | CallEngine
+    | LoadAdapter
+    | UnloadAdapter
+    | AdapterRead
+)
 
 
-class Inbox(Protocol):
+class CommandInbox(Protocol):
     def post(self, command: Command) -> None:
         """From any thread of the engine's own process: `wait_commands` answers it."""
         ...
@@ -170,7 +178,7 @@ class Inbox(Protocol):
 class Report(NamedTuple):
     """After every step, and whenever something ended without one."""
 
-    outputs: list[Output]
+    outputs: list[SequenceOutput]
     load: GenerationLoad
     returned: tuple[int, Any] | None = None  # a call's number, and its result or exception
 
@@ -178,7 +186,9 @@ class Report(NamedTuple):
 class EngineLoop:
     """Owns scheduler and engine: no other thread touches them."""
 
-    def __init__(self, engine: StepRunner, inbox: Inbox, report: Callable[[Report], None]) -> None:
+    def __init__(
+        self, engine: StepRunner, inbox: CommandInbox, report: Callable[[Report], None]
+    ) -> None:
         self._engine = engine
         self._scheduler = GenerationScheduler(engine.limits)
         self._inbox = inbox
@@ -241,19 +251,21 @@ class EngineLoop:
     def _returns(self, number: int, result: Any) -> None:
         self._report([], (number, result))
 
-    def _report(self, outputs: list[Output], returned: tuple[int, Any] | None = None) -> None:
+    def _report(
+        self, outputs: list[SequenceOutput], returned: tuple[int, Any] | None = None
+    ) -> None:
         self._send(Report(outputs, self.load, returned))
 
     # ---- commands
 
     def _obey(self, command: Command) -> None:
-        if isinstance(command, Submit):
+        if isinstance(command, SubmitSequence):
             self._enter(*command)
-        elif isinstance(command, Cancel):
+        elif isinstance(command, CancelSequence):
             self._cancel(command.sequence)
         elif isinstance(command, LoadAdapter | UnloadAdapter | AdapterRead):
             self._adapters.obey(command)
-        elif isinstance(command, Weigh):
+        elif isinstance(command, SetWeights):
             weights = self._scheduler.limits.tenant_weights
             assert isinstance(weights, dict)
             weights.clear()
@@ -262,13 +274,15 @@ class EngineLoop:
             self._call(command)
 
     def _enter(self, sequence: Asked, sampling: Sampling, resumed: tuple[int, ...] | None) -> None:
-        if sequence.adapter and self._adapters.holds(sequence, Submit(sequence, sampling, resumed)):
+        if sequence.adapter and self._adapters.holds(
+            sequence, SubmitSequence(sequence, sampling, resumed)
+        ):
             return
         try:
             self._adapters.check(sequence.adapter)
             self._scheduler.submit(sequence, resumed)
         except HeadwayError as error:
-            self._report([Output(sequence.id, error=error)])
+            self._report([SequenceOutput(sequence.id, error=error)])
             return
         try:
             self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
@@ -276,7 +290,7 @@ class EngineLoop:
             self._scheduler.cancel(sequence.id)
             if not isinstance(error, HeadwayError):
                 error = ModelFailed(f"the engine refused it: {error}")
-            self._report([Output(sequence.id, error=error)])
+            self._report([SequenceOutput(sequence.id, error=error)])
             return
         self.unfinished.add(sequence.id)
         self._adapters.entered(sequence)
@@ -287,9 +301,9 @@ class EngineLoop:
             self._scheduler.cancel(sequence)
         else:
             self._adapters.release(sequence)
-            self._report([Output(sequence, finished=never_ran(sequence))])
+            self._report([SequenceOutput(sequence, finished=never_ran(sequence))])
 
-    def _call(self, command: Call) -> None:
+    def _call(self, command: CallEngine) -> None:
         result: Any
         try:
             result = getattr(self._engine, command.method)(*command.arguments)
@@ -299,7 +313,9 @@ class EngineLoop:
 
     # ---- steps
 
-    def _attempt(self, do: Callable[[Step], list[Output]], step: Step) -> list[Output]:
+    def _attempt(
+        self, do: Callable[[Step], list[SequenceOutput]], step: Step
+    ) -> list[SequenceOutput]:
         try:
             outputs = do(step)
         except Exception as error:
@@ -311,14 +327,14 @@ class EngineLoop:
             self._failures = 0
         return outputs
 
-    def _begin(self, step: Step) -> list[Output]:
+    def _begin(self, step: Step) -> list[SequenceOutput]:
         began = time.monotonic()
         self._under_way.append((step, began, self._engine.start(step)))
         if len(self._under_way) == 1:
             self._due_at = self._hand_over.at(began, self._scheduler.expected_s(step))
         return []
 
-    def _complete(self, step: Step) -> list[Output]:
+    def _complete(self, step: Step) -> list[SequenceOutput]:
         _, began, running = self._under_way.popleft()
         result = running.result()
         now = time.monotonic()
@@ -339,24 +355,26 @@ class EngineLoop:
             finished = ended.get(sequence)
             if finished is not None:
                 self._end(finished)
-            outputs.append(Output(sequence, token, logprobs, finished))
+            outputs.append(SequenceOutput(sequence, token, logprobs, finished))
         return outputs
 
-    def _break(self, sequence: int) -> Output:
+    def _break(self, sequence: int) -> SequenceOutput:
         """No text follows from logits that are no numbers; its neighbours go on."""
         self._scheduler.cancel(sequence)
         self._adapters.left(sequence)
         self.unfinished.discard(sequence)
         self._engine.drop(sequence)
-        return Output(sequence, error=ModelFailed("the model's logits are not finite numbers"))
+        return SequenceOutput(
+            sequence, error=ModelFailed("the model's logits are not finite numbers")
+        )
 
-    def _end(self, finished: Finished) -> Output:
+    def _end(self, finished: Finished) -> SequenceOutput:
         self._adapters.left(finished.sequence)
         self.unfinished.discard(finished.sequence)
         self._engine.drop(finished.sequence)
-        return Output(finished.sequence, finished=finished)
+        return SequenceOutput(finished.sequence, finished=finished)
 
-    def _fail(self, step: Step, error: Exception) -> list[Output]:
+    def _fail(self, step: Step, error: Exception) -> list[SequenceOutput]:
         """The step's sequences get the error; the others are computed again. Where it was memory
         that was missing, all are."""
         _log.error("a step failed", exc_info=error)
@@ -372,7 +390,7 @@ class EngineLoop:
             self._scheduler.cancel(sequence)
             self._adapters.left(sequence)
             self.unfinished.discard(sequence)
-        return [Output(each, error=failed) for each in sorted(hit)]
+        return [SequenceOutput(each, error=failed) for each in sorted(hit)]
 
 
 def never_ran(sequence: int, tokens: int = 0) -> Finished:

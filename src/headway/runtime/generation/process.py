@@ -14,27 +14,27 @@ from functools import partial
 from typing import Any
 
 from headway.core.faults.supervision import WorkerState
-from headway.core.generation.recovery import Change, Recovery
+from headway.core.generation.recovery import Recovery, SequenceMoves
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison, QueueFull
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Event, WorkerChanged
-from headway.runtime.generation.line import Line, Watch
+from headway.runtime.generation.connection import EngineConnection, SilenceWatch
 from headway.runtime.generation.loaded_adapters import LoadAdapter, UnloadAdapter
 from headway.runtime.generation.loop import (
-    Call,
-    Cancel,
+    CallEngine,
+    CancelSequence,
     Command,
     GenerationLoad,
-    Output,
     PlainTokens,
-    Submit,
-    Weigh,
+    SequenceOutput,
+    SetWeights,
+    SubmitSequence,
     never_ran,
 )
-from headway.runtime.generation.words import Step, Welcome, others_of, result_of
+from headway.runtime.generation.messages import PackedReport, Welcome, others_of, result_of
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.handle import ModelProcess
@@ -57,7 +57,7 @@ class EngineProcess:
         engine: Any,
         options: ProcessOptions,
         *,
-        report: Callable[[PlainTokens, Sequence[Output]], None],
+        report: Callable[[PlainTokens, Sequence[SequenceOutput]], None],
         tell: Callable[[Event], None],
     ) -> None:
         """`engine`: made and loaded in the other process; its `serve` gets the line."""
@@ -68,7 +68,7 @@ class EngineProcess:
         self._tell_event = tell
         self._loop = asyncio.get_running_loop()
         self._worker: ProcessWorker | None = None
-        self._line: Line | None = None
+        self._line: EngineConnection | None = None
         self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
         self._entries: dict[int, _Entry] = {}  # by the caller's number
         self._sent: dict[int, _Entry] = {}  # by the engine's number
@@ -78,7 +78,7 @@ class EngineProcess:
         self._weights: dict[str, float] | None = None
         self._adapters: dict[str, str] = {}  # folders, of all that a sequence may have
         self._leaving: set[str] = set()  # of these, kept for sequences that go on
-        self._watch = Watch(self._loop, options.execute_timeout_s, self._is_late)
+        self._watch = SilenceWatch(self._loop, options.execute_timeout_s, self._is_late)
         self._is_closing = False
         self._gave_up = ""
         self._preemptions = 0  # of engines that were lost
@@ -150,18 +150,18 @@ class EngineProcess:
             return
         entry.is_cancelled = True
         if entry.number in self._sent:
-            self._say(Cancel(entry.number))
+            self._say(CancelSequence(entry.number))
         else:
             self._loop.call_soon(self._end_cancelled)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         self._weights = dict(weights)
         if self.is_up:
-            self._say(Weigh(self._weights))
+            self._say(SetWeights(self._weights))
 
     def call(self, method: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Call a method of the engine, between two steps. The next engine knows nothing of it."""
-        return self._ask(lambda number: Call(number, method, arguments))
+        return self._ask(lambda number: CallEngine(number, method, arguments))
 
     def load_adapter(self, adapter: str, folder: str) -> "asyncio.Future[Any]":
         """Resolved when sequences may name it. Later engines are told, too."""
@@ -222,18 +222,18 @@ class EngineProcess:
         self._sent[number] = entry
         resumed = tuple(entry.tokens) if entry.was_sent else None
         entry.was_sent = True
-        self._say(Submit(entry.sequence._replace(id=number), entry.sampling, resumed))
+        self._say(SubmitSequence(entry.sequence._replace(id=number), entry.sampling, resumed))
         self._watch.begin()
 
     def _say(self, command: Command) -> None:
         if self._line is not None:
             self._line.say(command)
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: SequenceMoves) -> None:
         for sequence in change.recall:
             entry = self._entries[sequence]
             self._sent.pop(entry.number, None)
-            self._say(Cancel(entry.number))
+            self._say(CancelSequence(entry.number))
         for sequence in change.send:
             self._send(self._entries[sequence])
 
@@ -244,11 +244,11 @@ class EngineProcess:
             self._welcome(word)
             return
         self._watch.heard()
-        step = Step(*word)
+        step = PackedReport(*word)
         running, waiting, blocks, used, preemptions = step.load
         self.load = GenerationLoad(running, waiting, blocks, used, preemptions + self._preemptions)
         plain = self._plain(step)
-        outputs: list[Output] = []
+        outputs: list[SequenceOutput] = []
         changes = self._others(step, outputs) if step.others else []
         if step.returned is not None:
             self._returned(*step.returned)
@@ -272,7 +272,7 @@ class EngineProcess:
             return
         self.load = GenerationLoad(0, 0, word.limits.blocks, 0, self._preemptions)
         if self._weights is not None:
-            self._say(Weigh(self._weights))
+            self._say(SetWeights(self._weights))
         for adapter, folder in self._adapters.items():  # sequences wait until it is read
             answer = self._ask(partial(LoadAdapter, adapter=adapter, folder=folder))
             answer.add_done_callback(partial(self._loaded_again, adapter))
@@ -284,7 +284,7 @@ class EngineProcess:
         if error is not None and not isinstance(error, NotReady | Closed):
             _log.error("%s: adapter %s is lost with its engine: %s", self._name, adapter, error)
 
-    def _plain(self, step: Step) -> PlainTokens:
+    def _plain(self, step: PackedReport) -> PlainTokens:
         """The hot path: every token comes through here."""
         sequences, tokens, sent = [], [], self._sent
         for number, token in zip(step.numbers, step.tokens, strict=True):
@@ -295,7 +295,7 @@ class EngineProcess:
                 tokens.append(token)
         return PlainTokens(sequences, tokens)
 
-    def _others(self, step: Step, outputs: list[Output]) -> list[Change]:
+    def _others(self, step: PackedReport, outputs: list[SequenceOutput]) -> list[SequenceMoves]:
         changes = []
         for number, token, logprobs, finished, error in others_of(step):
             entry = self._sent.get(number)
@@ -307,10 +307,10 @@ class EngineProcess:
             if finished is not None or error is not None:
                 changes.append(self._forget(entry))
             own = None if finished is None else finished._replace(sequence=sequence)
-            outputs.append(Output(sequence, token, logprobs, own, error))
+            outputs.append(SequenceOutput(sequence, token, logprobs, own, error))
         return changes
 
-    def _forget(self, entry: "_Entry") -> Change:
+    def _forget(self, entry: "_Entry") -> SequenceMoves:
         self._sent.pop(entry.number, None)
         del self._entries[entry.sequence.id]
         if entry.sequence.adapter in self._leaving:
@@ -330,7 +330,7 @@ class EngineProcess:
 
     def connected(self, process: ModelProcess, channel: Channel) -> None:
         """An engine has loaded, and will say welcome."""
-        self._line = Line(self._loop, process, channel, self.hear)
+        self._line = EngineConnection(self._loop, process, channel, self.hear)
         self._watch.begin()
 
     def disconnected(self, process: ModelProcess, reason: str, *, out_of_memory: bool) -> None:
@@ -370,7 +370,7 @@ class EngineProcess:
             self._line = None
 
     def _end_some(self, errors: Mapping[int, HeadwayError]) -> None:
-        outputs = [Output(each, error=copy.copy(error)) for each, error in errors.items()]
+        outputs = [SequenceOutput(each, error=copy.copy(error)) for each, error in errors.items()]
         for each in errors:
             entry = self._entries.pop(each, None)
             if entry is not None:
@@ -392,7 +392,7 @@ class EngineProcess:
         for sequence, entry in list(self._entries.items()):
             if entry.is_cancelled and entry.number not in self._sent:
                 finished = never_ran(sequence, len(entry.tokens))
-                outputs.append(Output(sequence, finished=finished))
+                outputs.append(SequenceOutput(sequence, finished=finished))
                 self._apply(self._forget(entry))
         if outputs:
             self._report(_NO_TOKENS, outputs)

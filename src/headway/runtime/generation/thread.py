@@ -17,15 +17,15 @@ from headway.errors import Closed
 from headway.runtime.forking import tell_when_forked
 from headway.runtime.generation.loaded_adapters import LoadAdapter, UnloadAdapter
 from headway.runtime.generation.loop import (
-    Cancel,
+    CancelSequence,
     Command,
     EngineLoop,
     GenerationLoad,
-    Output,
     Report,
+    SequenceOutput,
+    SetWeights,
     StepRunner,
-    Submit,
-    Weigh,
+    SubmitSequence,
 )
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,9 @@ _log = logging.getLogger(__name__)
 
 class GenerationThread:
     def __init__(
-        self, make_engine: Callable[[], StepRunner], report: Callable[[Sequence[Output]], None]
+        self,
+        make_engine: Callable[[], StepRunner],
+        report: Callable[[Sequence[SequenceOutput]], None],
     ) -> None:
         self._make_engine = make_engine
         self._report = report
@@ -97,13 +99,13 @@ class GenerationThread:
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
         """From any thread. What the scheduler refuses is reported like any other end."""
-        self._tell(Submit(sequence, sampling))
+        self._tell(SubmitSequence(sequence, sampling))
 
     def cancel(self, sequence: int) -> None:
-        self._tell(Cancel(sequence))
+        self._tell(CancelSequence(sequence))
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        self._tell(Weigh(dict(weights)))
+        self._tell(SetWeights(dict(weights)))
 
     def load_adapter(self, adapter: str, folder: str) -> "Future[Any]":
         """Resolved when sequences may name it."""
@@ -173,10 +175,12 @@ class GenerationThread:
             closed = Closed(f"the generator's loop has died: {failure}")
         with self._changed:
             self._is_closing = True
-            queued = {each.sequence.id for each in self._commands if isinstance(each, Submit)}
+            queued = {
+                each.sequence.id for each in self._commands if isinstance(each, SubmitSequence)
+            }
         self._loop.close()
         self._report(
-            [Output(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
+            [SequenceOutput(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
         )
         for answer in list(self._answers.values()):
             _resolve(answer, closed)

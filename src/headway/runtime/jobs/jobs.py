@@ -24,7 +24,7 @@ from headway.runtime.calling.faults import (
 )
 from headway.runtime.calling.nesting import Chain, enter, leave
 from headway.runtime.calling.owning import own_all
-from headway.runtime.calling.runner import BrokenContract, Runner
+from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.step_queue import StepQueue
 from headway.runtime.driving.streams import StreamCall
@@ -73,7 +73,7 @@ class BatchJob:
     worker: Worker
     clock: Clock
     done: "Done"
-    runner: Runner
+    runner: ModelRunner
     max_reruns: int
     results: list[Any] = field(default_factory=list, init=False)  # an Exception: an item's error
     ran_s: float = field(default=0.0, init=False)

@@ -11,7 +11,7 @@ from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.calling.company import JUDGED, NEIGHBOURS
 from headway.runtime.calling.faults import is_out_of_memory, is_stopped, running_task
-from headway.runtime.calling.runner import Runner, TensorRunner
+from headway.runtime.calling.runner import ModelRunner, TensorRunner
 from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT
 from headway.runtime.jobs.jobs import Job
@@ -41,7 +41,7 @@ class Probe:
     """One timed call of the model, as a job for a worker."""
 
     def __init__(
-        self, runner: Runner, values: list[Any], rows: int, clock: Callable[[], float]
+        self, runner: ModelRunner, values: list[Any], rows: int, clock: Callable[[], float]
     ) -> None:
         self._runner = runner
         self._values = values
@@ -76,7 +76,7 @@ class Probe:
 
 async def probe(
     start: Callable[[Job], None],  # on a worker
-    runner: Runner,
+    runner: ModelRunner,
     clock: Callable[[], float],
     samples: Mapping[int, Any],  # one typical value by size
     *,
@@ -204,7 +204,7 @@ class _Probes:
     def __init__(
         self,
         start: Callable[[Job], None],
-        runner: Runner,
+        runner: ModelRunner,
         clock: Callable[[], float],
         repeats: int,
         watcher: ProbeWatcher,
@@ -258,7 +258,7 @@ def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
     return tuple(tuple(line) for line in known)
 
 
-def _values(runner: Runner, sample: Any, count: int) -> list[Any]:
+def _values(runner: ModelRunner, sample: Any, count: int) -> list[Any]:
     """So many rows of the sample."""
     per_row = runner.shape(sample)[0]
     if per_row <= count:

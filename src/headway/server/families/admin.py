@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from headway.hosting.registry import IndexEntry
+from headway.hosting.registry import VersionEntry
 from headway.server.auth.access import Access
 from headway.server.bodies.json_body import decode_fields
 from headway.server.service import adapting
@@ -84,7 +84,7 @@ class Admin:
         return _json({"models": [_line(entry) for entry in entries]})
 
 
-def _line(entry: IndexEntry) -> dict[str, str]:
+def _line(entry: VersionEntry) -> dict[str, str]:
     return {
         "name": entry.name,
         "version": entry.version,

@@ -9,10 +9,10 @@ from typing import Any
 
 from headway.errors import UnknownModel
 from headway.hosting.registry import (
-    IndexEntry,
     Loader,
     Registry,
     ServedModel,
+    VersionEntry,
     unknown_model,
 )
 from headway.server.auth.keys import Caller
@@ -74,7 +74,7 @@ class Models:
             self.get(caller, name)
         return self.versions(caller, name)
 
-    def index(self, caller: Caller | None) -> list[IndexEntry]:
+    def index(self, caller: Caller | None) -> list[VersionEntry]:
         found = self.registry.index()
         return found if caller is None else [each for each in found if caller.may_use(each.name)]
 

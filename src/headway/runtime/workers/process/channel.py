@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from headway.runtime.workers.process import codec, regions
-from headway.runtime.workers.process.regions import Region
+from headway.runtime.workers.process.regions import MemoryRegion
 
 INLINE_BYTES = 16 * 2**10  # up to here a packet is as quick as shared memory
 _COPY_BYTES = 2**20  # below, a copy costs less than a region that is kept
@@ -37,7 +37,7 @@ _FD_BYTES = array.array("i").itemsize
 _FD_SPACE = socket.CMSG_SPACE(_FD_BYTES)
 
 
-class Message(NamedTuple):
+class ProcessMessage(NamedTuple):
     kind: int
     call: int  # which call it belongs to
     value: Any
@@ -72,8 +72,8 @@ class Channel:
         # With one core, looking out would keep the other side from working.
         self._has_cores = len(os.sched_getaffinity(0)) > 1
         self._is_both_ways = False
-        self._mine: list[Region | None] = [None] * _SLOTS
-        self._theirs: list[Region | None] = [None] * _SLOTS
+        self._mine: list[MemoryRegion | None] = [None] * _SLOTS
+        self._theirs: list[MemoryRegion | None] = [None] * _SLOTS
         self._pending = 0  # slots of mine that the other side has not told about yet
         self._busy = 0  # slots of mine that the other side holds
         self._dropped = 0  # slots of mine that I have given up, to be told
@@ -158,7 +158,7 @@ class Channel:
                 held |= 1 << slot
         return held
 
-    def _room(self, length: int) -> tuple[int, Region, int | None]:
+    def _room(self, length: int) -> tuple[int, MemoryRegion, int | None]:
         """Where to write so many bytes; with its file, where the other side does not have it."""
         if self._is_both_ways:
             return _ONCE, *regions.create(length)
@@ -195,7 +195,7 @@ class Channel:
 
     # ---- receiving
 
-    def receive(self) -> Message:
+    def receive(self) -> ProcessMessage:
         packet, ancillary, flags = self._next_packet()
         fds = _fds(ancillary) if ancillary else ()
         if flags & _CUT_SHORT:  # what lies in the slot is another call's
@@ -209,7 +209,7 @@ class Channel:
         inline = slot == _NONE
         source = bytearray(packet[_HEAD.size :]) if inline else self._source(slot, length, fds)
         try:
-            return Message(kind, call, *codec.read(source))
+            return ProcessMessage(kind, call, *codec.read(source))
         except Exception as error:  # unpickling runs code of the user's
             raise Unreadable(kind, call) from error
 

@@ -24,13 +24,13 @@ from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.workers.process.channel import (
     Channel,
-    Message,
+    ProcessMessage,
     Unreadable,
     Unsendable,
 )
 from headway.runtime.workers.process.failures import Failure, error_of
 from headway.runtime.workers.process.heart import TICK_S, Heart, vitals_of
-from headway.runtime.workers.process.output import Output
+from headway.runtime.workers.process.output import ProcessOutput
 from headway.runtime.workers.process.protocol import Kind, WorkerSpec
 from headway.runtime.workers.process.spawning import Spawned
 
@@ -163,7 +163,7 @@ class ModelProcess:
             token.watch(lambda: self._page.cancel(call))
         return call
 
-    def _receive(self, call: int, end_at: float | None = None) -> Message:
+    def _receive(self, call: int, end_at: float | None = None) -> ProcessMessage:
         if end_at is not None:
             self._channel.set_timeout(max(0.001, end_at - time.monotonic()))
         try:
@@ -260,8 +260,8 @@ class ModelProcess:
         assert stderr is not None
         name = f"{self.name}[{self.pid}]"
         outputs = {
-            stdout.fileno(): Output(stdout.fileno(), log, logging.INFO, name),
-            stderr.fileno(): Output(stderr.fileno(), log, logging.WARNING, name),
+            stdout.fileno(): ProcessOutput(stdout.fileno(), log, logging.INFO, name),
+            stderr.fileno(): ProcessOutput(stderr.fileno(), log, logging.WARNING, name),
         }
         said = outputs[stderr.fileno()].last
         poller = select.poll()
@@ -288,7 +288,7 @@ class ModelProcess:
         self._channel.shut_down()
         self._ended()
 
-    def _attend(self, poller: Any, outputs: dict[int, Output]) -> bool:
+    def _attend(self, poller: Any, outputs: dict[int, ProcessOutput]) -> bool:
         """True: the process has ended."""
         for fd, _ in poller.poll(TICK_S * 1e3):
             if fd == self._pidfd:

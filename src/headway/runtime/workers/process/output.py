@@ -10,7 +10,7 @@ _MOST_BYTES = 8192  # of a line; longer ones are cut into several
 _LAST_LINES = 5
 
 
-class Output:
+class ProcessOutput:
     """Of one stream of one process. `last` are its latest lines: they mostly say why it ended."""
 
     def __init__(self, fd: int, log: logging.Logger, level: int, name: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from headway.core.generation.wishes import Wishes, wishes_of
+from headway.core.generation.options import GenerationOptions, generation_options
 from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
@@ -71,7 +71,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     async def wishes(
         self, language: Language, *, logprobs: int | None, scores_prompt: bool = False
-    ) -> Wishes:
+    ) -> GenerationOptions:
         """Raises InvalidInput, which begins with the field."""
         self.check_stream()
         form = form_of(self.response_format, self.structured_outputs)
@@ -91,7 +91,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if logprobs is not None:
             given["logprobs"] = logprobs
         grammar = "" if form is None else form.grammar
-        wishes = wishes_of(
+        wishes = generation_options(
             {**language.defaults, **given}, grammar=grammar, scores_prompt=scores_prompt
         )
         language.check_named(wishes)
@@ -132,7 +132,7 @@ def language_of(served: ServedModel) -> Language:
     return language
 
 
-def check_room(language: Language, prompt: int, wishes: Wishes, field: str) -> None:
+def check_room(language: Language, prompt: int, wishes: GenerationOptions, field: str) -> None:
     """Both numbers, in OpenAI's words. Raises ContextLengthExceeded."""
     most = language.max_context
     if prompt + (wishes.max_tokens or 1) <= most:

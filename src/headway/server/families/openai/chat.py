@@ -9,7 +9,7 @@ from msgspec import Meta
 from headway.core.generation.sampling import MOST_LOGPROBS
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.access import Access
@@ -203,7 +203,7 @@ class ChatWriter:
         self._end = b',"logprobs":null,"finish_reason":null}]' + usage_part + b"}\n\n"
         self._text_end = b"}" + self._end
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: AnswerPiece) -> bytes:
         if self._counts:
             self._usage.count(piece)
             self._set_end()
@@ -212,7 +212,7 @@ class ChatWriter:
             return self._begun[choice] + _encode(text) + self._text_end
         return self._rare(piece)
 
-    def _rare(self, piece: Piece) -> bytes:
+    def _rare(self, piece: AnswerPiece) -> bytes:
         """The first of a choice, the last, or one with log-probabilities."""
         begin = b""
         if piece.choice not in self._begun:
@@ -240,7 +240,7 @@ class ChatWriter:
             last += event_of({**head, "choices": [], "usage": self._usage.as_json()})
         return last + DONE
 
-    def whole(self, pieces: list[Piece]) -> Response:
+    def whole(self, pieces: list[AnswerPiece]) -> Response:
         for piece in pieces:
             self._usage.add(piece)
         choices = [self._choice(index, pieces) for index in range(self._asked.n)]
@@ -251,7 +251,7 @@ class ChatWriter:
             headers = self._story.headers()
         return Response(_encode(body), headers=headers)
 
-    def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
+    def _choice(self, index: int, pieces: list[AnswerPiece]) -> ChatChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = "".join(piece.text for piece in own)
         logprobs = chat_logprobs(own, self._language) if self._asked.logprobs else None

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.access import Access
@@ -167,7 +167,7 @@ class CompletionWriter:
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":[{"index":'
         self._end = b'}],"usage":null}\n\n' if asked.includes_usage else b"}]}\n\n"
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: AnswerPiece) -> bytes:
         if self._asked.counts_always:
             self._usage.count(piece)
             self._end = b'}],"usage":' + _encode(self._usage.so_far()) + b"}\n\n"
@@ -202,7 +202,7 @@ class CompletionWriter:
             last += event_of({**self._head, "choices": [], "usage": usage})
         return last + DONE
 
-    def whole(self, pieces: list[Piece]) -> Response:
+    def whole(self, pieces: list[AnswerPiece]) -> Response:
         for piece in pieces:
             self._count(piece)
         choices = [self._choice(index, pieces) for index in range(self._generation.count)]
@@ -213,7 +213,7 @@ class CompletionWriter:
             headers = self._story.headers()
         return Response(_encode(body), headers=headers)
 
-    def _choice(self, index: int, pieces: list[Piece]) -> CompletionChoice:
+    def _choice(self, index: int, pieces: list[AnswerPiece]) -> CompletionChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = self._echo(index)
         if self._asked.shows_answer:
@@ -224,13 +224,13 @@ class CompletionWriter:
         reason = own[-1].finish_reason
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def _count(self, piece: Piece) -> None:
+    def _count(self, piece: AnswerPiece) -> None:
         self._usage.add(piece)
         if not self._asked.shows_answer:
             self._usage.completion_tokens = 0
 
     def _logprobs(
-        self, pieces: list[Piece], offset: int, *, with_prompt: bool
+        self, pieces: list[AnswerPiece], offset: int, *, with_prompt: bool
     ) -> CompletionLogprobs:
         """Of one choice. `offset`: of the text of these pieces in the whole."""
         found: CompletionLogprobs | None = None

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headway.errors import HeadwayError, InputTooLarge
-from headway.hosting.generation.pieces import Piece
+from headway.hosting.generation.pieces import AnswerPiece
 from headway.hosting.streaming import ServedStream
 from headway.server.families.openai.asking import too_long
 from headway.server.service.errors import param_of, status_of
@@ -35,13 +35,13 @@ def error_event(error: HeadwayError) -> bytes:
 class Writer(Protocol):
     """Spells the pieces of one answer."""
 
-    def piece(self, piece: Piece) -> bytes: ...
+    def piece(self, piece: AnswerPiece) -> bytes: ...
 
     def tail(self) -> bytes:
         """After the last."""
         ...
 
-    def whole(self, pieces: list[Piece]) -> Response:
+    def whole(self, pieces: list[AnswerPiece]) -> Response:
         """All of them at once."""
         ...
 
@@ -59,7 +59,7 @@ async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> 
     return writer.whole(pieces)
 
 
-async def gathered(stream: ServedStream) -> list[Piece]:
+async def gathered(stream: ServedStream) -> list[AnswerPiece]:
     """All pieces. No task has a turn before the last has come."""
     try:
         pieces = [await anext(stream)]

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from headway.core.generation.sampling import Logprobs
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Piece
+from headway.hosting.generation.pieces import AnswerPiece
 from headway.models.chat.text import Detokenizer
 
 LEAST = -9999.0  # JSON has no -inf
@@ -33,7 +33,7 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
-def chat_entry(piece: Piece, language: Language) -> ChatLogprob | None:
+def chat_entry(piece: AnswerPiece, language: Language) -> ChatLogprob | None:
     """Of one token; None where the piece has none."""
     if piece.token is None or piece.logprobs is None:
         return None
@@ -43,13 +43,13 @@ def chat_entry(piece: Piece, language: Language) -> ChatLogprob | None:
     }
 
 
-def chat_logprobs(pieces: Sequence[Piece], language: Language) -> ChatLogprobs:
+def chat_logprobs(pieces: Sequence[AnswerPiece], language: Language) -> ChatLogprobs:
     entries = [chat_entry(piece, language) for piece in pieces]
     return {"content": [each for each in entries if each is not None], "refusal": None}
 
 
 def completion_logprobs(
-    pieces: Sequence[Piece], language: Language, offset: int
+    pieces: Sequence[AnswerPiece], language: Language, offset: int
 ) -> CompletionLogprobs:
     """The older route's: lists side by side. `offset`: where in the text the first token is."""
     tokens: list[str] = []

@@ -3,7 +3,7 @@
 from typing import Any, TypedDict
 
 from headway.hosting.explaining import GenerationTimes
-from headway.hosting.generation.pieces import Piece
+from headway.hosting.generation.pieces import AnswerPiece
 
 
 class CachedTokens(TypedDict):
@@ -27,7 +27,7 @@ class Usage:
         self._counted: dict[int, int] = {}  # by choice: its tokens so far
         self.met: dict[int, GenerationTimes] = {}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: AnswerPiece) -> None:
         finished = piece.finished
         if finished is None:
             return
@@ -38,7 +38,7 @@ class Usage:
         if piece.met is not None:
             self.met[piece.choice] = piece.met
 
-    def count(self, piece: Piece) -> None:
+    def count(self, piece: AnswerPiece) -> None:
         """For `so_far`: of every piece, before it is written."""
         counted = self._counted.get(piece.choice, 0) + (piece.token is not None)
         self._counted[piece.choice] = counted if piece.finished is None else piece.finished.tokens

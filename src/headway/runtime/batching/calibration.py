@@ -19,7 +19,7 @@ from headway.runtime.jobs.probing import ProbeWatcher, Trial, probe
 _log = logging.getLogger(__name__)
 
 
-class WarmUp:
+class Calibration:
     def __init__(self, decider: BatchDecider, maker: ModelJobs, inputs: InputReader) -> None:
         self._decider = decider
         self._maker = maker

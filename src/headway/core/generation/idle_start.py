@@ -8,7 +8,7 @@ moment is a fiftieth of the step's own time, so a caller who is alone does not n
 
 import math
 
-from headway.core.generation.pace import Pace
+from headway.core.generation.pace import ChunkPace
 
 # Parts of the step's expected time.
 _SINCE_LAST = 0.02
@@ -16,8 +16,8 @@ _SINCE_FIRST = 0.05
 _MOST_SINCE_LAST_S = 0.002
 
 
-class Gathering:
-    def __init__(self, step_tokens: int, pace: Pace) -> None:
+class IdleStart:
+    def __init__(self, step_tokens: int, pace: ChunkPace) -> None:
         self._step_tokens = step_tokens
         self._pace = pace
         self._first_at = math.inf

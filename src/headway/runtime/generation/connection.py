@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 _STOPPED_S = 5.0  # no timer of a process that runs is so late
 
 
-class Line:
+class EngineConnection:
     """Of one engine. What cannot be sent now is sent later."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Line:
         self._loop.remove_writer(self._channel.fileno())
 
 
-class Watch:
+class SilenceWatch:
     """Looks after an engine that says nothing."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a caller wishes for an answer, beside its prompt: read by name, checked before it is queued.
+"""What a caller asks of an answer, beside its prompt: read by name, checked before it is queued.
 
 Pure. Every door (in process, OpenAI's routes, v2) reads its fields into this, so that each of them
 refuses the same things in the same words.
@@ -26,7 +26,7 @@ NAMES = _SAMPLING | _OTHERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class GenerationOptions:
     sampling: Sampling
     is_seeded: bool = False
     max_tokens: int | None = None  # None: as many as there is room for
@@ -37,9 +37,9 @@ class Wishes:
     cache_salt: str = ""
 
 
-def wishes_of(
+def generation_options(
     given: Mapping[str, Any], *, grammar: str = "", scores_prompt: bool = False
-) -> Wishes:
+) -> GenerationOptions:
     """Raises InvalidInput, which begins with the field's name."""
     for name in given:
         if name not in NAMES:
@@ -55,7 +55,7 @@ def wishes_of(
     min_tokens = _count("min_tokens", given.get("min_tokens"), least=0) or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidInput(f"min_tokens: {min_tokens} is more than max_tokens ({max_tokens})")
-    return Wishes(
+    return GenerationOptions(
         sampling=Sampling(**sampling, grammar=grammar, scores_prompt=scores_prompt),
         is_seeded="seed" in sampling,
         max_tokens=max_tokens,

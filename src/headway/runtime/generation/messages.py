@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headway.core.generation.limits import Limits
 from headway.errors import HeadwayError, ModelFailed
-from headway.runtime.generation.loop import Output, Report, parted
+from headway.runtime.generation.loop import Report, SequenceOutput, parted
 from headway.runtime.workers.process.failures import Failure, error_of, failure_of
 
 
@@ -21,7 +21,7 @@ class Welcome(NamedTuple):
     computes: str = ""  # how and where, for the log
 
 
-class Step(NamedTuple):
+class PackedReport(NamedTuple):
     """A `Report` on its way."""
 
     numbers: list[int]
@@ -43,10 +43,10 @@ def packed(report: Report) -> tuple[Any, ...]:
     return *plain, others, tuple(report.load), returned
 
 
-def others_of(step: Step) -> Iterator[Output]:
+def others_of(step: PackedReport) -> Iterator[SequenceOutput]:
     for sequence, token, logprobs, finished, failure in step.others:
         error = None if failure is None else _error_of(failure)
-        yield Output(sequence, token, logprobs, finished, error)
+        yield SequenceOutput(sequence, token, logprobs, finished, error)
 
 
 def result_of(returned: Any) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from headway.core.batching.scheduler import Scheduler
-from headway.core.items import Batch, Item, Refusal, split
+from headway.core.items import Batch, Item, Refusal
 from headway.errors import HeadwayError
-from headway.runtime.driving.calls import Answerable, Call, PartCall, SplitCall
+from headway.runtime.driving.calls import Answerable
 
 Refusals: TypeAlias = list[tuple[Refusal, Answerable]]
 _item_id = operator.itemgetter(0)
@@ -31,27 +31,6 @@ class CallQueue:
         """Raises why not."""
         self.scheduler.submit(item)
         self.calls[item.id] = call
-
-    def submit_parts(
-        self,
-        item: Item,
-        call: Call,
-        *,
-        cut: Callable[[Any, int, int], Any],
-        join: Callable[[list[Any]], Any],
-        cancel: Callable[[tuple[int, ...]], object],
-    ) -> None:
-        """An item of more rows than a batch. Raises why not. `cancel`: those that have not run."""
-        parts = split(item, self.scheduler.part_rows(item.size), self.ids)
-        whole = SplitCall(call, parts, join, cancel)
-        start, values = 0, []
-        for part in parts:  # before any is queued: a value may not let itself be cut
-            values.append(cut(call.value, start, start + part.rows))
-            start += part.rows
-        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
-            self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
-            self.calls[part.id] = PartCall(whole, number, value)
-        call.item_ids = tuple(part.id for part in parts)
 
     def accept(
         self,

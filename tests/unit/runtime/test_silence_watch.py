@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headway.runtime.generation import line
-from headway.runtime.generation.line import Watch
+from headway.runtime.generation import connection
+from headway.runtime.generation.connection import SilenceWatch
 
 
 class Clock:
@@ -33,18 +33,18 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(line.time, "monotonic", lambda: found.now)
+    monkeypatch.setattr(connection.time, "monotonic", lambda: found.now)
     return found
 
 
-def watching(clock: Any) -> tuple[Watch, list[float]]:
+def watching(clock: Any) -> tuple[SilenceWatch, list[float]]:
     late: list[float] = []
 
     def is_late(limit_s: float) -> bool:
         late.append(limit_s)
         return True
 
-    watch = Watch(clock, 300.0, is_late)
+    watch = SilenceWatch(clock, 300.0, is_late)
     watch.begin()
     return watch, late
 
