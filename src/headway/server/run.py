@@ -45,7 +45,7 @@ from headway.server.garbage import GarbagePauses
 from headway.server.observing import Observing
 from headway.server.pages import PagesApp
 from headway.server.service.inference import Inference, inference_over
-from headway.server.service.routes import Family, Route
+from headway.server.service.routes import Family, Route, decoding
 from headway.server.service.shared_memory import SharedRegions
 from headway.server.signals import Signals
 from headway.version import VERSION
@@ -244,7 +244,8 @@ def make_app(
         rows += observing.page.routes()
     for row in rows:
         # The direct way goes past the gate: the app checks the key, the call counts.
-        app.add(row._replace(handler=gate(row.access, row.handler)))
+        handler = decoding(row, config.max_json_bytes)
+        app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
         app = PagesApp(app, config)
     return CorsApp(app, config.cors_origins) if config.cors_origins else app

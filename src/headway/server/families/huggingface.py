@@ -20,17 +20,18 @@ from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import (
     beyond_floats,
+    decode_fields,
     decode_json,
     fields_of,
     in_words,
     mistake_of,
 )
-from headway.server.families.openai.rerank import Reranking
+from headway.server.families.openai.rerank import Reranking, RerankRequest
 from headway.server.families.plain.handlers import Plain
 from headway.server.service.inference import Inference
 from headway.server.service.kinds import Task, check_does, only_one, task_of
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Route
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Gives, Route, Takes, no_query
 from headway.server.service.vectors import MAX_INPUTS, check_ids, shortened, texts_of
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Answer, Request, Response
@@ -114,6 +115,22 @@ class ModelInfo(TypedDict):
     version: str
 
 
+class AnyInputs(TypedDict):
+    inputs: Any
+    parameters: NotRequired[Any]
+
+
+_SENTENCES = {"inputs": {"source_sentence": "hello", "sentences": ["hi", "goodbye"]}}
+_ANYTHING = Takes(
+    AnyInputs,
+    {"inputs": "hello"},
+    is_decoded=False,
+    null_is_absence=False,
+    others=("application/octet-stream",),
+)
+_ANSWER = Gives(Any, ("image/png",))  # whatever the model's task gives
+
+
 class HuggingFace:
     """Its routes and their handlers, over one service."""
 
@@ -123,22 +140,70 @@ class HuggingFace:
         self._reranking = Reranking(inference)
 
     def routes(self) -> list[Route]:
-        pipeline = "/models/{model}/pipeline/{task}"
-        rows = [Route("POST", pipeline, self.pipeline, Access.INFER)]
+        rows = [
+            Route(
+                *("POST", "/models/{model}/pipeline/{task}", self.pipeline, Access.INFER),
+                tag="huggingface",
+                summary="One task of a model",
+                takes=_ANYTHING,
+                gives=_ANSWER,
+            )
+        ]
         for under in ("", "/models/{model}"):
-            rows += [
-                Route("GET", f"{under}/health", self.health, Access.OPEN),
-                Route("GET", f"{under}/info", self.info, Access.READ),
-                Route("POST", under or "/", self.ask, Access.INFER),
-                Route("POST", f"{under}/embed", self.embed, Access.INFER),
-                Route("POST", f"{under}/similarity", self.similarity, Access.INFER),
-                Route("POST", f"{under}/rerank", self.rerank, Access.INFER),
-                Route("POST", f"{under}/predict", self.predict, Access.INFER),
-            ]
+            rows += self._rows_under(under)
         # SageMaker's name for health, and vLLM's for its version.
-        rows += [Route(method, "/ping", self.health, Access.OPEN) for method in ("GET", "POST")]
-        rows.append(Route("GET", "/version", self.version, Access.READ))
-        return rows
+        health = next(row for row in rows if row.template == "/health")
+        rows += [health._replace(method=method, template="/ping") for method in ("GET", "POST")]
+        return [
+            *rows,
+            Route(
+                *("GET", "/version", self.version, Access.READ),
+                tag="huggingface",
+                summary="The server's version",
+                gives=Gives(dict),
+            ),
+        ]
+
+    def _rows_under(self, under: str) -> list[Route]:
+        tag: Any = {"tag": "huggingface"}
+        health = Route("GET", f"{under}/health", self.health, Access.OPEN, **tag)
+        info = Route("GET", f"{under}/info", self.info, Access.READ, **tag)
+        ask = Route("POST", under or "/", self.ask, Access.INFER, **tag)
+        return [
+            health._replace(summary="Whether it is ready", gives=Gives(dict)),
+            info._replace(summary="What it is", gives=Gives(ModelInfo)),
+            ask._replace(
+                summary="`inputs`, or a file, through a model", takes=_ANYTHING, gives=_ANSWER
+            ),
+            *(
+                Route(
+                    *("POST", f"{under}/{name}", handler, Access.INFER),
+                    summary=summary,
+                    takes=Takes(kind, example, is_decoded=False),
+                    gives=Gives(answer),
+                    **tag,
+                )
+                for name, handler, summary, kind, example, answer in (
+                    (
+                        *("embed", self.embed, "Texts as vectors", EmbedRequest),
+                        *({"inputs": ["hello", "world"]}, list[list[float]]),
+                    ),
+                    (
+                        *("similarity", self.similarity, "How close sentences are to one"),
+                        *(SimilarityRequest, _SENTENCES, list[float]),
+                    ),
+                    (
+                        *("rerank", self.rerank, "Texts by how well they fit a query, best first"),
+                        *(RankTextsRequest, {"query": "a city", "texts": ["Paris", "a banana"]}),
+                        list[RankedText],
+                    ),
+                    (
+                        *("predict", self.predict, "Texts as classes, likeliest first"),
+                        *(ClassifyRequest, {"inputs": "hello"}, list[Class | list[Class]]),
+                    ),
+                )
+            ),
+        ]
 
     async def ask(self, request: Request, model: str = "") -> Response:
         """By the model's task."""
@@ -189,7 +254,9 @@ class HuggingFace:
         which vLLM, Jina and Infinity have here."""
         body = await _body(request)
         if not model and ("documents" in body or "model" in body):
-            return await self._reranking.rerank(request)
+            return await self._reranking.rerank(
+                request, await decode_fields(request, RerankRequest)
+            )
         served = await self._find(request, model, "text-ranking")
         check_does(served, "text-ranking")
         asked = _converted(body, RankTextsRequest)
@@ -391,7 +458,7 @@ async def _asked(request: Request, kind: type[Fields]) -> Fields:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """All fields; it makes no difference whether they stand in `parameters` or beside it."""
+    """All fields: those in `parameters` and those beside it."""
     try:
         body: dict[str, Any] = await decode_json(request, dict[str, Any])
     except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON

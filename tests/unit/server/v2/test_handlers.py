@@ -23,6 +23,7 @@ from headway.hosting.registry import Array, Ask, Registry
 from headway.hosting.statistics import ModelStatistics
 from headway.model import Tensor
 from headway.server.bodies.json_body import SMALL_BYTES
+from headway.server.families.v2.bodies import IndexRequest
 from headway.server.families.v2.handlers import V2
 from headway.server.service.inference import Inference
 from headway.wire.messages import Request, Response, StreamResponse
@@ -337,14 +338,12 @@ async def test_the_repository_can_be_read_but_not_changed() -> None:
     sleeping = Doubler("b")
     sleeping.is_ready = False
     v2 = serve(Doubler("a"), sleeping)
-    index = read(await v2.repository_index(request()))
+    index = read(await v2.repository_index(request(), IndexRequest()))
     assert [(each["name"], each["state"]) for each in index] == [
         ("a", "READY"),
         ("b", "UNAVAILABLE"),
     ]
-    assert len(read(await v2.repository_index(request({"ready": True}), "any"))) == 1
-    with pytest.raises(InvalidInput):
-        await v2.repository_index(request({"ready": "yes"}))
+    assert len(read(await v2.repository_index(request(), IndexRequest(ready=True), "any"))) == 1
     for change in (v2.repository_load, v2.repository_unload):
         with pytest.raises(Forbidden, match="loaded at start"):  # nobody keeps these
             await change(request(), "a")

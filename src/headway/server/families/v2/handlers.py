@@ -3,7 +3,7 @@ app turns them into `{"error": ...}`. It knows no sockets and no scheduler."""
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,7 @@ from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.repository.settings import parse_override
 from headway.hosting.statistics import ModelStatistics, TritonStatistics
+from headway.model import Tensor
 from headway.server.auth.access import Access
 from headway.server.auth.keys import check_whole_server
 from headway.server.bodies.json_body import Fields, decode_fields, fields_of
@@ -24,6 +25,7 @@ from headway.server.families.v2.bodies import (
     Live,
     Loaded,
     LoadParameters,
+    LoadRequest,
     LogSettings,
     ModelNames,
     ModelReady,
@@ -33,15 +35,25 @@ from headway.server.families.v2.bodies import (
     TraceSettings,
     Unloaded,
     UnloadParameters,
+    UnloadRequest,
 )
+from headway.server.families.v2.codec import WireRequest, WireResponse
 from headway.server.families.v2.direct import direct_codec
-from headway.server.families.v2.model_config import config_of, metadata_of, with_contents
+from headway.server.families.v2.model_config import (
+    ModelConfiguration,
+    ModelMetadata,
+    config_of,
+    metadata_of,
+    with_contents,
+)
 from headway.server.service.direct import DirectPath, of_rows
+from headway.server.service.dtypes import of_tensor
+from headway.server.service.examples import IMAGE
 from headway.server.service.inference import Decode, Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
+from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.requests import InferRequest
-from headway.server.service.routes import Errors, Route
-from headway.server.service.shared_memory import SharedRegions
+from headway.server.service.routes import Errors, Gives, Handler, Route, Takes, no_query
+from headway.server.service.shared_memory import SharedRegion, SharedRegions
 from headway.server.service.triton_words import loading
 from headway.wire.messages import Answer, Request, Response
 
@@ -75,70 +87,134 @@ class V2:
         self._direct = DirectPath(inference, of_rows(inference, direct_codec))
 
     def routes(self) -> list[Route]:
-        load, unload = self.repository_load, self.repository_unload
-        trace = f"{_M}/trace/setting"
+        of_model = self._of_models(_M)
         return [
-            Route("GET", "/v2", self.server_metadata, Access.READ),
-            Route("GET", "/v2/health/live", self.live, Access.OPEN),
-            Route("GET", "/v2/health/ready", self.ready, Access.OPEN),
-            Route("GET", "/v2/models", self.models, Access.READ),
-            Route("GET", "/v2/models/stats", self.statistics, Access.READ),
-            *self._of_models(_M),
-            *self._of_models(_V),
-            Route("POST", "/v2/repository/index", self.repository_index, Access.READ),
-            Route("POST", "/v2/repository/{repository}/index", self.repository_index, Access.READ),
-            # What others would notice takes an administrator: models that come and go, regions
-            # that are forgotten, levels of logs.
-            Route("POST", "/v2/repository/models/{model}/load", load, Access.ADMIN),
-            Route("POST", "/v2/repository/models/{model}/unload", unload, Access.ADMIN),
-            Route("GET", "/v2/trace/setting", self.trace_setting, Access.READ),
-            Route("POST", "/v2/trace/setting", self.trace_setting, Access.ADMIN),
-            Route("GET", trace, self.trace_setting, Access.READ, Errors.TRITON),
-            Route("POST", trace, self.trace_setting, Access.ADMIN, Errors.TRITON),
-            Route("GET", "/v2/logging", self.logging, Access.READ),
-            Route("POST", "/v2/logging", self.logging, Access.ADMIN),
-            *self._of_shared_memory(),
+            _get("/v2", self.server_metadata, "What this server is and can do", ServerMetadata),
+            _get("/v2/health/live", self.live, "Whether it lives", Live, Access.OPEN),
+            _get(
+                "/v2/health/ready", self.ready, "Whether every model is ready", Ready, Access.OPEN
+            ),
+            _get("/v2/models", self.models, "Names of the models", ModelNames),
+            _get("/v2/models/stats", self.statistics, "Figures of every model", AllStatistics),
+            *of_model,
+            *(
+                row._replace(
+                    template=row.template.replace(_M, _V), summary=f"{row.summary}, of one version"
+                )
+                for row in of_model
+            ),
+            *self._of_repository(),
+            *self._of_settings(),
+            *_of_memory("/v2/systemsharedmemory", SharedRegion, self._system_memory()),
+            *_of_memory("/v2/cudasharedmemory", Any, self._cuda_memory()),
         ]
 
     def _of_models(self, path: str) -> list[Route]:
-        """Of a model, or of one of its versions."""
-        infer = Route("POST", f"{path}/infer", self.infer, Access.INFER, Errors.TRITON)
-        stream = self.generate_stream
+        """Of a model; the same routes are there for one of its versions."""
+        infer = Route(
+            *("POST", f"{path}/infer", self.infer, Access.INFER, Errors.TRITON),
+            direct=self._direct.start,
+            may_compress=True,
+            tag="v2",
+            summary="Named tensors through a model, rows first",
+            description="Tensors as JSON; with `Inference-Header-Content-Length`, JSON followed by "
+            "binary tensors.",
+            takes=Takes(
+                WireRequest, example_of=example_request, is_decoded=False, null_is_absence=False
+            ),
+            gives=Gives(WireResponse),
+        )
+        generate = Route(
+            *("POST", f"{path}/generate", self.generate, Access.INFER, Errors.TRITON),
+            tag="v2",
+            summary="Text, or any value, through a model",
+            takes=Takes(
+                generating.GenerateRequest,
+                {"text_input": "hello"},
+                is_decoded=False,
+                null_is_absence=False,
+            ),
+            gives=Gives(generating.GenerateResponse),
+        )
+        of_model = [
+            _get(path, self.model_metadata, "Its inputs and outputs", ModelMetadata),
+            _get(f"{path}/ready", self.model_ready, "Whether it is ready", ModelReady, Access.OPEN),
+            _get(f"{path}/config", self.model_config, "As Triton has it", ModelConfiguration),
+            _get(f"{path}/stats", self.statistics, "Figures of one model", AllStatistics),
+        ]
         return [
-            infer._replace(direct=self._direct.start, may_compress=True),
-            Route("GET", path, self.model_metadata, Access.READ, Errors.TRITON),
-            Route("GET", f"{path}/ready", self.model_ready, Access.OPEN, Errors.TRITON),
-            Route("GET", f"{path}/config", self.model_config, Access.READ, Errors.TRITON),
-            Route("GET", f"{path}/stats", self.statistics, Access.READ, Errors.TRITON),
-            Route("POST", f"{path}/generate", self.generate, Access.INFER, Errors.TRITON),
-            Route("POST", f"{path}/generate_stream", stream, Access.INFER, Errors.TRITON),
+            infer,
+            *(row._replace(errors=Errors.TRITON) for row in of_model),
+            generate,
+            generate._replace(
+                template=f"{path}/generate_stream",
+                handler=self.generate_stream,
+                summary="The same, as server-sent events",
+                gives=Gives(None, ("text/event-stream",)),
+            ),
         ]
 
-    def _of_shared_memory(self) -> list[Route]:
+    def _of_repository(self) -> list[Route]:
+        """What others would notice takes an administrator: models that come and go, regions that
+        are forgotten, levels of logs."""
+        change = "/v2/repository/models/{model}"
+        index = Takes(IndexRequest, is_optional=True)
+        load = Takes(LoadRequest, is_decoded=False, is_optional=True)
+        entries = list[IndexEntry]
+        summary = "The models, with their state"
+        return [
+            _post(
+                *("/v2/repository/index", self.repository_index, summary),
+                *(index, entries, Access.READ),
+            ),
+            _post(
+                *("/v2/repository/{repository}/index", self.repository_index, "The same"),
+                *(index, entries, Access.READ),
+            ),
+            _post(
+                f"{change}/load",
+                self.repository_load,
+                "Load a model, or what has changed of it",
+                load,
+                Loaded,
+            )._replace(
+                description="Beside the version that answers, which goes when the new one is "
+                "ready; answers then. `config` is a JSON text of settings of its `model.toml`."
+            ),
+            _post(
+                *(f"{change}/unload", self.repository_unload),
+                "Unload a model; what it has begun is finished",
+                *(load._replace(kind=UnloadRequest), Unloaded),
+            ),
+        ]
+
+    def _of_settings(self) -> list[Route]:
+        """Both are read and set at the same place."""
         rows = []
-        for path, status, register, unregister in (
-            (
-                "/v2/systemsharedmemory",
-                self.shared_memory_status,
-                self.shared_memory_register,
-                self.shared_memory_unregister,
-            ),
-            (
-                "/v2/cudasharedmemory",
-                self.cuda_memory_status,
-                self.cuda_memory_register,
-                self.cuda_memory_unregister,
-            ),
+        for path, handler, kind, name in (
+            ("/v2/trace/setting", self.trace_setting, TraceSettings, "trace"),
+            (f"{_M}/trace/setting", self.trace_setting, TraceSettings, "model trace"),
+            ("/v2/logging", self.logging, LogSettings, "log"),
         ):
-            region = f"{path}/region/{{region}}"
-            rows += [
-                Route("GET", f"{path}/status", status, Access.READ),
-                Route("GET", f"{region}/status", status, Access.READ),
-                Route("POST", f"{region}/register", register, Access.ADMIN),
-                Route("POST", f"{path}/unregister", unregister, Access.ADMIN),
-                Route("POST", f"{region}/unregister", unregister, Access.ADMIN),
-            ]
+            takes = Takes(kind, is_decoded=False, is_optional=True, null_is_absence=False)
+            errors = Errors.TRITON if path.startswith(_M) else Errors.TEXT
+            read = _get(path, handler, f"{name} settings", kind)
+            change = _post(path, handler, "The same; none can be changed", takes, kind)._replace(
+                description="Setting one to what it is changes nothing, for clients that do so."
+            )
+            rows += [row._replace(errors=errors) for row in (read, change)]
         return rows
+
+    def _system_memory(self) -> "MemoryHandlers":
+        return MemoryHandlers(
+            self.shared_memory_status, self.shared_memory_register, self.shared_memory_unregister
+        )
+
+    def _cuda_memory(self) -> "MemoryHandlers":
+        """Refused, and described because clients ask for it."""
+        return MemoryHandlers(
+            self.cuda_memory_status, self.cuda_memory_register, self.cuda_memory_unregister
+        )
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
         served = self._models.find_ready(
@@ -221,13 +297,14 @@ class V2:
         body = await generating.parse(request, served, streams=True)
         return await generating.answer_stream(served, body, ask_of(body.parameters, request))
 
-    async def repository_index(self, request: Request, repository: str = "") -> Response:
-        only_ready = (await _parse(request, IndexRequest)).ready
+    async def repository_index(
+        self, request: Request, asked: IndexRequest, repository: str = ""
+    ) -> Response:
         return _json(
             [
                 IndexEntry(each.name, each.version, each.state, each.reason)
                 for each in self._models.index(request.caller)
-                if each.state == "READY" or not only_ready
+                if each.state == "READY" or not asked.ready
             ]
         )
 
@@ -263,8 +340,8 @@ class V2:
         return _json([each.as_triton() for each in found])
 
     async def shared_memory_register(self, request: Request, region: str) -> Response:
-        regions = self._regions_to_manage(request)
-        body = await _parse(request, RegisterRequest)
+        regions = self._regions_to_manage(request)  # a key without the right learns no more
+        body = await decode_fields(request, RegisterRequest)
         if regions is None:
             raise Forbidden("shared memory is off on this server")
         regions.register(region, body.key, offset=body.offset, byte_size=body.byte_size)
@@ -292,6 +369,64 @@ class V2:
         """None: shared memory is off."""
         check_whole_server(request.caller)
         return self._regions
+
+
+class MemoryHandlers(NamedTuple):
+    """Of one kind of shared memory."""
+
+    status: Handler
+    register: Handler
+    unregister: Handler
+
+
+def _of_memory(path: str, kind: Any, handlers: MemoryHandlers) -> list[Route]:
+    region = f"{path}/region/{{region}}"
+    status, register, unregister = handlers
+    example = {"key": "/weather", "byte_size": 64, "offset": 0}
+    takes = None if kind is Any else Takes(RegisterRequest, example, is_decoded=False)
+    may = "Not supported" if takes is None else "Tensors may be in this memory from now on"
+    return [
+        _get(f"{path}/status", status, "What is registered", list[kind]),
+        _get(f"{region}/status", status, "One that is registered", list[kind]),
+        _post(f"{region}/register", register, may, takes, None),
+        _post(f"{path}/unregister", unregister, "Forget all", None, None),
+        _post(f"{region}/unregister", unregister, "Forget one", None, None),
+    ]
+
+
+def _get(
+    path: str, handler: Handler, summary: str, kind: Any, access: Access = Access.READ
+) -> Route:
+    return Route("GET", path, handler, access, tag="v2", summary=summary, gives=Gives(kind))
+
+
+def _post(
+    path: str,
+    handler: Handler,
+    summary: str,
+    takes: Takes | None,
+    kind: Any,
+    access: Access = Access.ADMIN,
+) -> Route:
+    described: Any = {"tag": "v2", "summary": summary, "takes": takes, "gives": Gives(kind)}
+    return Route("POST", path, handler, access, **described)
+
+
+def example_request(model: ServedModel) -> dict[str, Any] | None:
+    """One row; None: JSON cannot carry it."""
+    if model.only_streams or not all(of_tensor(each).is_json for each in model.inputs):
+        return None
+    return {"inputs": [_example_tensor(each) for each in model.inputs]}
+
+
+def _example_tensor(tensor: Tensor) -> dict[str, Any]:
+    datatype = of_tensor(tensor)
+    shape = [1, *(1 if axis == -1 else axis for axis in tensor.shape[1:])]
+    text = IMAGE if tensor.name == "image" else "hello"
+    value: Any = {"bytes": text, "bool": True}.get(datatype.kind, 1)
+    for axis in reversed(shape):
+        value = [value] * axis
+    return {"name": tensor.name, "shape": shape, "datatype": datatype.name, "data": value}
 
 
 def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -347,20 +482,16 @@ def _json(value: Any) -> Response:
     return Response(msgspec.json.encode(value))
 
 
-async def _parse(request: Request, kind: type[Any]) -> Any:
-    """The body as `kind`; clients leave it out where every field has a default."""
-    return await decode_fields(request, kind, default=b"{}")
-
-
 async def _change_parameters(request: Request) -> dict[str, Any]:
-    body: ChangeRequest[dict[str, Any]] = await _parse(request, ChangeRequest[dict[str, Any]])
+    kind = ChangeRequest[dict[str, Any]]
+    body: ChangeRequest[dict[str, Any]] = await decode_fields(request, kind, default=b"{}")
     return body.parameters or {}
 
 
 async def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
     if request.method == "POST":
-        for key, value in (await _parse(request, dict[str, Any])).items():
+        for key, value in (await decode_fields(request, dict[str, Any], default=b"{}")).items():
             if key not in settings:
                 raise InvalidInput(f"{key!r} is not a setting; there are {', '.join(settings)}")
             known = settings[key]
