@@ -25,8 +25,9 @@ from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.cors import CorsApp
-from headway.server.families import admin, cohere, draining, huggingface, instances
+from headway.server.families import admin, cohere, draining, instances
 from headway.server.families.chat_page import handlers as chat_page
+from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.openai import (
     adapters,
     audio,
