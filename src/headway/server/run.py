@@ -24,8 +24,9 @@ from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.cors import CorsApp
-from headway.server.families import admin, cohere, draining, huggingface, instances
+from headway.server.families import admin, cohere, draining, instances
 from headway.server.families.chat_page import handlers as chat_page
+from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.openai import (
     adapters,
     audio,
@@ -44,7 +45,7 @@ from headway.server.garbage import GarbagePauses
 from headway.server.observing import Observing
 from headway.server.pages import PagesApp
 from headway.server.service.inference import Inference, inference_over
-from headway.server.service.routes import Family, Route
+from headway.server.service.routes import Family, Route, decoding
 from headway.server.service.shared_memory import SharedRegions
 from headway.server.signals import Signals
 from headway.version import VERSION
@@ -243,7 +244,8 @@ def make_app(
         rows += observing.page.routes()
     for row in rows:
         # The direct way goes past the gate: the app checks the key, the call counts.
-        app.add(row._replace(handler=gate(row.access, row.handler)))
+        handler = decoding(row, config.max_json_bytes)
+        app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
         app = PagesApp(app, config)
     return CorsApp(app, config.cors_origins) if config.cors_origins else app

@@ -3,10 +3,8 @@
 import msgspec
 
 from headway.hosting.registry import Registry
-from headway.server.auth.access import Access
 from headway.server.auth.keys import check_whole_server
-from headway.server.bodies.json_body import decode_fields
-from headway.server.service.routes import Route
+from headway.server.service.routes import Route, Takes
 from headway.wire.messages import Request, Response
 
 
@@ -22,16 +20,19 @@ class Draining:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/admin/drain", self.state, Access.ADMIN),
-            Route("POST", "/admin/drain", self.drain, Access.ADMIN),
+            Route("GET", "/admin/drain", self.state, summary="Whether the server is draining"),
+            Route(
+                *("POST", "/admin/drain", self.drain),
+                summary="Drain, or stop draining",
+                takes=Takes(_Body, is_optional=True),
+            ),
         ]
 
     async def state(self, request: Request) -> Response:
         check_whole_server(request.caller)
         return Response(msgspec.json.encode({"draining": self._registry.is_draining}))
 
-    async def drain(self, request: Request) -> Response:
+    async def drain(self, request: Request, asked: _Body) -> Response:
         check_whole_server(request.caller)
-        asked = await decode_fields(request, _Body, default=b"{}")
         self._registry.drain(is_draining=asked.draining)
         return await self.state(request)

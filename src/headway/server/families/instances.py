@@ -10,8 +10,8 @@ from headway.server.auth.access import Access
 from headway.server.bodies.json_body import decode_fields
 from headway.server.families.plain.answers import encoded
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Route
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Gives, Route, Takes, no_query
 from headway.server.service.tensors import too_many_rows
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
@@ -27,14 +27,22 @@ class Predictions(TypedDict):
 
 
 class Instances:
-    """The handlers that ROUTES names, over one service. An instance is what the plain route takes
+    """Its routes and their handlers, over one service. An instance is what the plain route takes
     as one value; the first that fails is the whole request's error."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/models/{model}:predict", self.predict, Access.INFER)]
+        return [
+            Route(
+                *("POST", "/v1/models/{model}:predict", self.predict, Access.INFER),
+                tag="v1",
+                summary="Values through a model, in order",
+                takes=Takes(InstancesRequest, {"instances": ["hello"]}, is_decoded=False),
+                gives=Gives(Predictions),
+            )
+        ]
 
     async def predict(self, request: Request, model: str) -> Response:
         no_query(request)

@@ -20,7 +20,13 @@ class MetricsPage:
         self._build = labels(("version",), (version,))
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/metrics", self.metrics, Access.METRICS, may_compress=True)]
+        return [
+            Route(
+                *("GET", "/metrics", self.metrics, Access.METRICS),
+                may_compress=True,
+                summary="Figures for Prometheus",
+            )
+        ]
 
     async def metrics(self, request: Request) -> Response:
         """A model at a time: a page of many models is no reason for requests to wait. A key that is

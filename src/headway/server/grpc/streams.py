@@ -22,7 +22,7 @@ _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
 _WANTS_END = "triton_enable_empty_final_response"
 
 
-class Asked(NamedTuple):
+class InferCall(NamedTuple):
     """One request, with its caller and its call."""
 
     request: pb.ModelInferRequest
@@ -40,13 +40,13 @@ class Chunks(NamedTuple):
 class Answers(Protocol):
     """What the streams need of the service. All may raise."""
 
-    async def streams(self, asked: Asked) -> bool:
+    async def streams(self, asked: InferCall) -> bool:
         """Wakes the model: only one that is there can tell."""
         ...
 
-    async def answer(self, asked: Asked) -> bytes: ...
+    async def answer(self, asked: InferCall) -> bytes: ...
 
-    def stream(self, asked: Asked) -> AbstractAsyncContextManager[Chunks]: ...
+    def stream(self, asked: InferCall) -> AbstractAsyncContextManager[Chunks]: ...
 
 
 class Streams:
@@ -105,7 +105,7 @@ class _Stream:
                 await self._write(self._refused(pb.ModelInferRequest(), request.error()))
                 continue
             await self._places.acquire()
-            asked = Asked(request, self._context, self._caller)
+            asked = InferCall(request, self._context, self._caller)
             if await self._service.streams(asked):
                 tasks.create_task(self._answer_often(asked))
                 continue
@@ -113,7 +113,9 @@ class _Stream:
             tasks.create_task(self._answer_once(asked, before, after))
             before = after
 
-    async def _answer_once(self, asked: Asked, before: asyncio.Event, after: asyncio.Event) -> None:
+    async def _answer_once(
+        self, asked: InferCall, before: asyncio.Event, after: asyncio.Event
+    ) -> None:
         try:
             try:
                 with self._held(asked.request):
@@ -127,7 +129,7 @@ class _Stream:
             after.set()
             self._places.release()
 
-    async def _answer_often(self, asked: Asked) -> None:
+    async def _answer_often(self, asked: InferCall) -> None:
         request = asked.request
         try:
             try:
@@ -141,7 +143,7 @@ class _Stream:
         finally:
             self._places.release()
 
-    async def _write_all(self, asked: Asked) -> None:
+    async def _write_all(self, asked: InferCall) -> None:
         async with self._service.stream(asked) as (stream, encode):
 
             def frame_of(chunk: Any) -> bytes:

@@ -73,14 +73,18 @@ _KINDS: dict[Task, tuple[Callable[[ServedModel], bool], str]] = {
 
 
 def task_of(model: ServedModel) -> Task | None:
-    return next((task for task, (does, _) in _KINDS.items() if does(model)), None)
+    return next((task for task in _KINDS if does(model, task)), None)
+
+
+def does(model: ServedModel, task: Task) -> bool:
+    return _KINDS[task][0](model)
 
 
 def check_does(model: ServedModel, task: Task) -> None:
-    does, what = _KINDS[task]
-    if not does(model):
+    if not does(model, task):
         raise InvalidInput(
-            f"model {model.name!r} does not {what}; POST /v1/predict/{model.name} runs it"
+            f"model {model.name!r} does not {_KINDS[task][1]}; POST /v1/predict/{model.name} "
+            "runs it"
         )
 
 

@@ -12,6 +12,7 @@ from headway.server.auth.keys import Caller
 from headway.server.bodies.json_body import in_words
 from headway.server.bodies.own_headers import DEADLINE, OWN, has_own
 from headway.server.service.inference import Inference
+from headway.server.service.kinds import Task, check_does
 from headway.server.service.requests import Parameters, Scalar
 from headway.wire.headers import WireHeaders
 from headway.wire.messages import Request
@@ -86,13 +87,6 @@ def check_count(parameters: int) -> None:
         raise InvalidInput(f"{parameters} parameters; at most {MAX_PARAMETERS} are allowed")
 
 
-def no_query(request: Request) -> None:
-    """For routes whose wishes stand in the body: what a query says would be dropped."""
-    if request.query:
-        name = request.query.partition("&")[0].partition("=")[0]
-        raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")
-
-
 def _check_headers(headers: Mapping[str, str]) -> None:
     for name in headers:
         if name.startswith(OWN) and name not in _HEADERS:
@@ -154,6 +148,15 @@ async def find_or_wake(
     if left_ms is not None:
         request.headers = {**request.headers, DEADLINE: str(left_ms)}
     return found
+
+
+async def find_for_task(
+    inference: Inference, request: Request, name: str, task: Task
+) -> ServedModel:
+    """The same, for a route that asks for this task."""
+    served = await find_or_wake(inference, request, name)
+    check_does(served, task)
+    return served
 
 
 def _parameters(head: bytes) -> Parameters:

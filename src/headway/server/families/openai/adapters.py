@@ -3,11 +3,9 @@
 import msgspec
 
 from headway.server.auth.access import Access
-from headway.server.bodies.json_body import decode_fields
 from headway.server.service.adapting import load_adapter, model_of, unload_adapter
 from headway.server.service.models import Models
-from headway.server.service.options import no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Request, Response
 
 _TEXT = "text/plain; charset=utf-8"
@@ -33,23 +31,31 @@ class LoraAdapters:
         self._models = models
 
     def routes(self) -> list[Route]:
-        load, unload = self.load_lora_adapter, self.unload_lora_adapter
-        return [
-            Route("POST", "/v1/load_lora_adapter", load, Access.ADMIN, Errors.OPENAI),
-            Route("POST", "/v1/unload_lora_adapter", unload, Access.ADMIN, Errors.OPENAI),
-        ]
+        example = {"lora_name": "pirate", "lora_path": "adapters/pirate"}
+        load = Route(
+            *("POST", "/v1/load_lora_adapter", self.load_lora_adapter),
+            *(Access.ADMIN, Errors.OPENAI),
+            tag="openai",
+            summary="Load a LoRA adapter, a folder of PEFT's",
+            takes=Takes(LoadLoraRequest, example),
+            gives=Gives(None, ("text/plain",)),
+            task="text-generation",
+        )
+        unload = load._replace(
+            template="/v1/unload_lora_adapter",
+            handler=self.unload_lora_adapter,
+            summary="Unload it; answers under way go on",
+            takes=Takes(UnloadLoraRequest, {"lora_name": "pirate"}),
+        )
+        return [load, unload]
 
-    async def load_lora_adapter(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, LoadLoraRequest)
+    async def load_lora_adapter(self, request: Request, asked: LoadLoraRequest) -> Response:
         model = model_of(self._models, request.caller, asked.model)
         name = asked.lora_name
         await load_adapter(self._models, model, name, asked.lora_path, replaces=asked.load_inplace)
         return _text(f"Success: LoRA adapter '{name}' added successfully.")
 
-    async def unload_lora_adapter(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, UnloadLoraRequest)
+    async def unload_lora_adapter(self, request: Request, asked: UnloadLoraRequest) -> Response:
         name = asked.lora_name
         parent = asked.model or self._models.adapters(request.caller).get(name, "")
         await unload_adapter(model_of(self._models, request.caller, parent), name)

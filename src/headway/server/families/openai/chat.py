@@ -13,9 +13,13 @@ from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.access import Access
-from headway.server.bodies.json_body import decode_fields
 from headway.server.bodies.neutral import Neutral, is_neutral
-from headway.server.families.openai.answers import ChatChoice, chat_completion, chat_head
+from headway.server.families.openai.answers import (
+    ChatChoice,
+    ChatCompletion,
+    chat_completion,
+    chat_head,
+)
 from headway.server.families.openai.asking import (
     Generating,
     check_room,
@@ -28,8 +32,8 @@ from headway.server.families.openai.neutral import CHAT, MESSAGE, PART
 from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.families.openai.usage import Usage
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Answer, Headers, Request, Response
 
 MOST_MESSAGES = 4096
@@ -63,11 +67,22 @@ class Chat:
         self._inference = inference
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/chat/completions", self.chat, Access.INFER, Errors.OPENAI)]
+        example = {
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_completion_tokens": 64,
+        }
+        return [
+            Route(
+                *("POST", "/v1/chat/completions", self.chat, Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="An answer to a chat's messages",
+                takes=Takes(ChatRequest, example, names_model=True),
+                gives=Gives(ChatCompletion, ("text/event-stream",)),
+                task="text-generation",
+            )
+        ]
 
-    async def chat(self, request: Request) -> Answer:
-        no_query(request)
-        asked = await decode_fields(request, ChatRequest)
+    async def chat(self, request: Request, asked: ChatRequest) -> Answer:
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             if is_own_chat(served):

@@ -13,7 +13,6 @@ from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.access import Access
-from headway.server.bodies.json_body import decode_fields
 from headway.server.bodies.neutral import Neutral
 from headway.server.families.openai.answers import Completion, CompletionChoice, CompletionHead
 from headway.server.families.openai.asking import (
@@ -33,8 +32,8 @@ from headway.server.families.openai.logprobs import (
 from headway.server.families.openai.neutral import COMPLETION
 from headway.server.families.openai.usage import Usage
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Answer, Headers, Request, Response
 
 _encode = msgspec.json.Encoder().encode
@@ -65,11 +64,18 @@ class Completions:
         self._inference = inference
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI)]
+        return [
+            Route(
+                *("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="Continuations of prompts",
+                takes=Takes(CompletionRequest, {"prompt": "Once upon a time"}, names_model=True),
+                gives=Gives(Completion, ("text/event-stream",)),
+                task="text-generation",
+            )
+        ]
 
-    async def completions(self, request: Request) -> Answer:
-        no_query(request)
-        asked = await decode_fields(request, CompletionRequest)
+    async def completions(self, request: Request, asked: CompletionRequest) -> Answer:
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)

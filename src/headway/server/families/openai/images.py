@@ -14,11 +14,9 @@ from msgspec import Meta
 
 from headway.server.auth.access import Access
 from headway.server.bodies.background import background
-from headway.server.bodies.json_body import decode_fields
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import check_does
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_for_task
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Request, Response
 
 MAX_IMAGES = 10  # in one request, as OpenAI has it
@@ -65,14 +63,20 @@ class Images:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/v1/images/generations", self.generations, Access.INFER, Errors.OPENAI)
+            Route(
+                *("POST", "/v1/images/generations", self.generations, Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="Images for a prompt, as PNG in base64",
+                takes=Takes(
+                    ImagesRequest, {"prompt": "a red disc", "size": "auto"}, names_model=True
+                ),
+                gives=Gives(ImagesAnswer),
+                task="text-to-image",
+            )
         ]
 
-    async def generations(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, ImagesRequest)
-        served = await find_or_wake(self._inference, request, asked.model)
-        check_does(served, "text-to-image")
+    async def generations(self, request: Request, asked: ImagesRequest) -> Response:
+        served = await find_for_task(self._inference, request, asked.model, "text-to-image")
         asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
         if sum(map(len, images)) > _AT_ONCE_BYTES:

@@ -10,13 +10,12 @@ from headway.hosting.generation.language import Language
 from headway.server.auth.access import Access
 from headway.server.bodies.background import background
 from headway.server.bodies.encoding import encode_json
-from headway.server.bodies.json_body import decode_fields
 from headway.server.families.openai.asking import language_of
 from headway.server.families.openai.chat import checked_messages
 from headway.server.service.adapting import book_of
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 
@@ -60,13 +59,25 @@ class Tokens:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/tokenize", self.tokenize, Access.INFER, Errors.OPENAI),
-            Route("POST", "/detokenize", self.detokenize, Access.INFER, Errors.OPENAI),
+            Route(
+                *("POST", "/tokenize", self.tokenize, Access.INFER, Errors.OPENAI),
+                tag="plain",
+                summary="The tokens of a prompt or of messages",
+                takes=Takes(TokenizeRequest, {"prompt": "hello"}, names_model=True),
+                gives=Gives(Tokenized),
+                task="text-generation",
+            ),
+            Route(
+                *("POST", "/detokenize", self.detokenize, Access.INFER, Errors.OPENAI),
+                tag="plain",
+                summary="The text of tokens",
+                takes=Takes(DetokenizeRequest, {"tokens": [1]}, names_model=True),
+                gives=Gives(Detokenized),
+                task="text-generation",
+            ),
         ]
 
-    async def tokenize(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, TokenizeRequest)
+    async def tokenize(self, request: Request, asked: TokenizeRequest) -> Response:
         language = await self._language(request, asked.model)
         ids = await _ids_of(asked, language)
         strings = None
@@ -74,9 +85,7 @@ class Tokens:
             strings = await _run(len(ids), lambda: [language.name_of(each) for each in ids])
         return await _json(Tokenized(len(ids), language.max_context, ids, strings))
 
-    async def detokenize(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, DetokenizeRequest)
+    async def detokenize(self, request: Request, asked: DetokenizeRequest) -> Response:
         language = await self._language(request, asked.model)
         if len(asked.tokens) > _MOST_TOKENS:
             raise InputTooLarge(

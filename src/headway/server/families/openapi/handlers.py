@@ -8,7 +8,7 @@ import msgspec
 from headway.server.auth.access import Access
 from headway.server.families.openapi.document import document_of
 from headway.server.service.models import Models
-from headway.server.service.routes import Route
+from headway.server.service.routes import Gives, Route
 from headway.wire.messages import Request, Response
 
 _PAGE = "page.html"
@@ -41,9 +41,17 @@ class OpenAPI:
         """The page of /docs says nothing of the models: for their description it asks with a
         key."""
         return [
-            Route("GET", "/", self.root, Access.OPEN),
-            Route("GET", "/openapi.json", self.openapi, Access.READ),
-            Route("GET", "/docs", self.docs, Access.OPEN),
+            Route(
+                *("GET", "/", self.root, Access.OPEN),
+                tag="huggingface",
+                summary="The models, and links; a browser is led to /docs",
+                gives=Gives(dict),
+            ),
+            Route(
+                *("GET", "/openapi.json", self.openapi, Access.READ),
+                summary="The routes, as OpenAPI 3.1",
+            ),
+            Route("GET", "/docs", self.docs, Access.OPEN, summary="The routes, as a page"),
         ]
 
     async def root(self, request: Request) -> Response:

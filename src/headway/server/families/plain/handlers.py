@@ -54,8 +54,18 @@ class Plain:
         one, batch = "/v1/predict/{model}", "/v1/predict/{model}/batch"
         direct = self._direct.start
         return [
-            Route("POST", one, self.predict, Access.INFER, direct=direct, is_direct=is_direct),
-            Route("POST", batch, self.predict_batch, Access.INFER),
+            Route(
+                *("POST", one, self.predict, Access.INFER),
+                direct=direct,
+                is_direct=is_direct,
+                tag="plain",
+                summary="One value, or several as `items`, through a model",
+            ),
+            Route(
+                *("POST", batch, self.predict_batch, Access.INFER),
+                tag="plain",
+                summary="Several values as `items`, through a model",
+            ),
         ]
 
     async def predict(self, request: Request, model: str) -> Answer:

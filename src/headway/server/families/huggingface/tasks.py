@@ -1,9 +1,4 @@
-"""Hugging Face's shapes: an unmodified `huggingface_hub.InferenceClient` works, and so do
-clients of text-embeddings-inference (TEI).
-
-Each model has a URL of its own, `/models/NAME`, to which `{"inputs": …}` or a file is posted: what
-becomes of it is the model's task. The routes without a name mean the only model that does the task.
-"""
+"""Hugging Face's tasks: what their clients send and get, and the model's answer to it."""
 
 import base64
 import binascii
@@ -14,9 +9,8 @@ import msgspec
 import numpy
 from msgspec import Meta
 
-from headway.errors import InvalidInput, NotReady
+from headway.errors import InvalidInput
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import (
     beyond_floats,
@@ -25,15 +19,11 @@ from headway.server.bodies.json_body import (
     in_words,
     mistake_of,
 )
-from headway.server.families.openai.rerank import Reranking
-from headway.server.families.plain.handlers import Plain
-from headway.server.service.inference import Inference
-from headway.server.service.kinds import Task, check_does, only_one, task_of
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Route
-from headway.server.service.vectors import MAX_INPUTS, check_ids, shortened, texts_of
+from headway.server.service.kinds import Task, check_does, task_of
+from headway.server.service.options import ask_of
+from headway.server.service.vectors import check_ids, shortened, texts_of
 from headway.signature.foreign import plain_of
-from headway.wire.messages import Answer, Request, Response
+from headway.wire.messages import Request, Response
 
 Fields = TypeVar("Fields")
 Answering: TypeAlias = Callable[[Request, ServedModel], Awaitable[Response]]
@@ -114,171 +104,52 @@ class ModelInfo(TypedDict):
     version: str
 
 
-class HuggingFace:
-    """Its routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference, plain: Plain) -> None:
-        self._inference = inference
-        self._plain = plain
-        self._reranking = Reranking(inference)
-
-    def routes(self) -> list[Route]:
-        pipeline = "/models/{model}/pipeline/{task}"
-        rows = [Route("POST", pipeline, self.pipeline, Access.INFER)]
-        for under in ("", "/models/{model}"):
-            rows += [
-                Route("GET", f"{under}/health", self.health, Access.OPEN),
-                Route("GET", f"{under}/info", self.info, Access.READ),
-                Route("POST", under or "/", self.ask, Access.INFER),
-                Route("POST", f"{under}/embed", self.embed, Access.INFER),
-                Route("POST", f"{under}/similarity", self.similarity, Access.INFER),
-                Route("POST", f"{under}/rerank", self.rerank, Access.INFER),
-                Route("POST", f"{under}/predict", self.predict, Access.INFER),
-            ]
-        # SageMaker's name for health, and vLLM's for its version.
-        rows += [Route(method, "/ping", self.health, Access.OPEN) for method in ("GET", "POST")]
-        rows.append(Route("GET", "/version", self.version, Access.READ))
-        return rows
-
-    async def ask(self, request: Request, model: str = "") -> Response:
-        """By the model's task."""
-        served = await self._find(request, model, *_TASKS)
-        task = task_of(served)
-        if task is None or task not in _TASKS:
-            raise InvalidInput(
-                f"model {served.name!r} does none of Hugging Face's tasks that are served here: "
-                f"{', '.join(_TASKS)}"
-            )
-        return await _TASKS[task](request, served)
-
-    async def pipeline(self, request: Request, model: str, task: str) -> Response:
-        served = await self._find(request, model)
-        does = task_of(served)
-        if task == "sentence-similarity":
-            return await _similarity(request, served)
-        if does is None or task != does or does not in _TASKS:
-            raise InvalidInput(f"model {served.name!r} does not do {task!r}")
-        return await _TASKS[does](request, served)
-
-    async def embed(self, request: Request, model: str = "") -> Response:
-        return await _embed(request, await self._find(request, model, "feature-extraction"))
-
-    async def similarity(self, request: Request, model: str = "") -> Response:
-        served = await self._find(request, model, "feature-extraction", "text-ranking")
-        return await _similarity(request, served)
-
-    async def predict(self, request: Request, model: str = "") -> Answer:
-        """TEI's: one text has one list of classes, several have one each. LitServe's clients post
-        here, too: if the server's only model does not classify texts, the request is answered as
-        on `/v1/predict/NAME`."""
-        names = self._inference.models.names(request.caller)
-        if not model and len(names) == 1:
-            only = await find_or_wake(self._inference, request, names[0])
-            if task_of(only) != "text-classification":
-                return await self._plain.predict(request, names[0])
-        served = await self._find(request, model, "text-classification")
-        check_does(served, "text-classification")
-        asked = await _asked(request, ClassifyRequest)
-        is_one = isinstance(asked.inputs, str)
-        texts = [asked.inputs] if is_one else [_unpacked(each) for each in asked.inputs]
-        classes, ask = await _classes(request, served, asked, texts)
-        return await _answer(classes[0] if is_one else classes, ask)
-
-    async def rerank(self, request: Request, model: str = "") -> Response:
-        """TEI's: best first, each with its index. One with a `model` or `documents` is Cohere's,
-        which vLLM, Jina and Infinity have here."""
-        body = await _body(request)
-        if not model and ("documents" in body or "model" in body):
-            return await self._reranking.rerank(request)
-        served = await self._find(request, model, "text-ranking")
-        check_does(served, "text-ranking")
-        asked = _converted(body, RankTextsRequest)
-        ask = ask_of(_truncating(asked, served), request)
-        scores = await _scores(served, asked.query, asked.texts, ask, field="texts")
-        order = sorted(range(len(scores)), key=lambda index: -scores[index])
-        ranked: list[RankedText] = [{"index": index, "score": scores[index]} for index in order]
-        if asked.return_text:
-            for each in ranked:
-                each["text"] = asked.texts[each["index"]]
-        return await _answer(ranked, ask)
-
-    async def info(self, request: Request, model: str = "") -> Response:
-        served = await self._find(request, model, *_TASKS)
-        found: ModelInfo = {
-            "model_id": served.name,
-            "model_pipeline_tag": task_of(served),
-            "max_client_batch_size": MAX_INPUTS,
-            "max_batch_requests": served.max_batch_size,
-            "version": self._inference.version,
-        }
-        return Response(msgspec.json.encode(found))
-
-    async def health(self, request: Request, model: str = "") -> Response:
-        """As `/v2/health/ready`, or a model's own `/ready`."""
-        models = self._inference.models
-        if model:
-            models.find_ready(request.caller, model)
-        elif not models.registry.is_ready:
-            raise NotReady(models.registry.unready, retry_after_s=1.0)
-        return Response(b'{"status":"ok"}')
-
-    async def version(self, request: Request) -> Response:
-        """The server's version, as vLLM says its own."""
-        return Response(msgspec.json.encode({"version": self._inference.version}))
-
-    async def _find(self, request: Request, name: str, *tasks: Task) -> ServedModel:
-        no_query(request)
-        if name:
-            return await find_or_wake(self._inference, request, name)
-        return only_one(self._inference.models.answering(request.caller), tasks)
-
-
 # ---- the tasks
 
 
-async def _embed(request: Request, served: ServedModel) -> Response:
-    body = await _body(request)
+async def embed(request: Request, served: ServedModel) -> Response:
+    body = await fields_in(request)
     if isinstance(body.get("inputs"), dict):  # of InferenceClient.sentence_similarity
-        return await _similarity_of(request, served, _converted(body, SimilarityRequest))
+        return await _similarity_of(request, served, converted(body, SimilarityRequest))
     check_does(served, "feature-extraction")
-    asked = _converted(body, EmbedRequest)
+    asked = converted(body, EmbedRequest)
     if asked.normalize is False:
         raise InvalidInput(
             "normalize: false is not supported; this server gives vectors of length 1"
         )
-    ask = ask_of(_truncating(asked, served), request)
+    ask = ask_of(truncating(asked, served), request)
     texts = texts_of(asked.inputs, "inputs")
     check_ids(texts, served, "inputs")
     vectors = await served.predict_many(texts, ask)
     answer = [shortened(vector, asked.dimensions, "dimensions") for vector in vectors]
-    return await _answer(answer, ask)
+    return await answered(answer, ask)
 
 
-async def _similarity(request: Request, served: ServedModel) -> Response:
-    return await _similarity_of(request, served, await _asked(request, SimilarityRequest))
+async def similarity(request: Request, served: ServedModel) -> Response:
+    return await _similarity_of(request, served, await decoded(request, SimilarityRequest))
 
 
 async def _similarity_of(
     request: Request, served: ServedModel, asked: SimilarityRequest
 ) -> Response:
     """How close each sentence is: a ranking model's score, or the cosine of two vectors."""
-    ask = ask_of(_truncating(asked, served), request)
+    ask = ask_of(truncating(asked, served), request)
     source, sentences = asked.inputs.source_sentence, asked.inputs.sentences
     if task_of(served) == "text-ranking":
-        scores = await _scores(served, source, sentences, ask, field="sentences")
-        return await _answer(scores, ask)
+        scores = await scores_of(served, source, sentences, ask, field="sentences")
+        return await answered(scores, ask)
     check_does(served, "feature-extraction")
     vectors = await served.predict_many(texts_of([source, *sentences], "inputs"), ask)
     first, *others = (_unit(vector) for vector in vectors)
-    return await _answer([float(first @ other) for other in others], ask)
+    return await answered([float(first @ other) for other in others], ask)
 
 
 async def _classify_texts(request: Request, served: ServedModel) -> Response:
     """As the hub's own service answers: a list for each text, even for one."""
-    asked = await _asked(request, ClassifyRequest)
+    asked = await decoded(request, ClassifyRequest)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-    classes, ask = await _classes(request, served, asked, texts)
-    return await _answer(classes, ask)
+    classes, ask = await classes_of(request, served, asked, texts)
+    return await answered(classes, ask)
 
 
 async def _classify_image(request: Request, served: ServedModel) -> Response:
@@ -286,7 +157,7 @@ async def _classify_image(request: Request, served: ServedModel) -> Response:
     ask = ask_of({}, request)
     with served.held():
         found = await served.predict(content, ask)
-    return await _answer(_best(found, None if asked is None else asked.top_k), ask)
+    return await answered(_best(found, None if asked is None else asked.top_k), ask)
 
 
 async def _transcribe(request: Request, served: ServedModel) -> Response:
@@ -301,11 +172,11 @@ async def _transcribe(request: Request, served: ServedModel) -> Response:
             for each in getattr(transcript, "segments", ())
             if each.text
         ]
-    return await _answer(answer, ask)
+    return await answered(answer, ask)
 
 
 async def _draw(request: Request, served: ServedModel) -> Response:
-    asked = await _asked(request, _DrawRequest)
+    asked = await decoded(request, _DrawRequest)
     if (asked.width is None) != (asked.height is None):
         raise InvalidInput("width: width and height must be given together")
     given = {
@@ -320,9 +191,9 @@ async def _draw(request: Request, served: ServedModel) -> Response:
     return Response(bytes(image), content_type="image/png", headers=ask.headers())
 
 
-_TASKS: dict[Task, Answering] = {
-    "feature-extraction": _embed,
-    "text-ranking": _similarity,
+TASKS: dict[Task, Answering] = {
+    "feature-extraction": embed,
+    "text-ranking": similarity,
     "text-classification": _classify_texts,
     "image-classification": _classify_image,
     "automatic-speech-recognition": _transcribe,
@@ -333,10 +204,10 @@ _TASKS: dict[Task, Answering] = {
 # ---- what they share
 
 
-async def _classes(
+async def classes_of(
     request: Request, served: ServedModel, asked: ClassifyRequest, texts: list[Any]
 ) -> tuple[list[Any], Ask]:
-    ask = ask_of(_truncating(asked, served), request)
+    ask = ask_of(truncating(asked, served), request)
     for index, each in enumerate(texts):
         if not isinstance(each, str):
             raise InvalidInput(f"inputs[{index}]: a text is expected")
@@ -350,7 +221,7 @@ def _best(classes: Any, top_k: int | None) -> list[Class]:
     return found[:top_k]
 
 
-async def _scores(
+async def scores_of(
     served: ServedModel, query: str, texts: list[str], ask: Ask, *, field: str
 ) -> list[float]:
     if not query:
@@ -359,7 +230,7 @@ async def _scores(
     return [float(score) for score in await served.predict_many(pairs, ask)]
 
 
-def _truncating(
+def truncating(
     asked: EmbedRequest | SimilarityRequest | ClassifyRequest | RankTextsRequest,
     served: ServedModel,
 ) -> dict[str, Any]:
@@ -374,7 +245,7 @@ def _truncating(
     return {"truncate": asked.truncate}
 
 
-def _unpacked(given: Any) -> Any:
+def unpacked(given: Any) -> Any:
     """TEI has each text of several in a list of its own."""
     if isinstance(given, list) and len(given) == 2:
         raise InvalidInput("inputs: pairs of texts are not supported; /rerank compares two texts")
@@ -386,12 +257,12 @@ def _unit(vector: Any) -> "numpy.ndarray[Any, Any]":
     return values / max(float(numpy.linalg.norm(values)), 1e-12)
 
 
-async def _asked(request: Request, kind: type[Fields]) -> Fields:
-    return _converted(await _body(request), kind)
+async def decoded(request: Request, kind: type[Fields]) -> Fields:
+    return converted(await fields_in(request), kind)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """All fields; it makes no difference whether they stand in `parameters` or beside it."""
+async def fields_in(request: Request) -> dict[str, Any]:
+    """All fields: those in `parameters` and those beside it."""
     try:
         body: dict[str, Any] = await decode_json(request, dict[str, Any])
     except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
@@ -410,7 +281,7 @@ async def _body(request: Request) -> dict[str, Any]:
     return body | inner
 
 
-def _converted(body: dict[str, Any], kind: type[Fields]) -> Fields:
+def converted(body: dict[str, Any], kind: type[Fields]) -> Fields:
     try:
         return fields_of(body, kind)
     except msgspec.ValidationError as error:
@@ -423,7 +294,7 @@ async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, by
         if not request.body:
             raise InvalidInput("the body is empty: a file is expected")
         return None, request.body
-    asked = await _asked(request, kind)
+    asked = await decoded(request, kind)
     text: str = asked.inputs  # type: ignore[attr-defined]
     try:
         return asked, base64.b64decode(text.rpartition(",")[2], validate=True)
@@ -431,5 +302,5 @@ async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, by
         raise InvalidInput(f"inputs: a file in base64 is expected: {error}") from error
 
 
-async def _answer(value: Any, ask: Ask) -> Response:
+async def answered(value: Any, ask: Ask) -> Response:
     return Response(await encode_json(value, plain_of), headers=ask.headers())

@@ -1,24 +1,23 @@
-"""The shapes that do not depend on the models: v2's, OpenAI's, and the headers of urgency."""
+"""Schemas: of the types that routes take and give, and of what no type says."""
 
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from headway.server.bodies.neutral import schema_of
 from headway.server.service.dtypes import DATATYPES
+from headway.server.service.examples import Schema
 from headway.server.service.requests import InputParameters, OutputParameters
 
-Schema: TypeAlias = dict[str, Any]
+COMPONENT = "#/components/schemas/{name}"
 
-# One white pixel as PNG in base64: an example for whatever takes bytes, images above all.
-IMAGE = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
-)
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
 def ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": COMPONENT.format(name=name)}
 
 
 def array(items: Schema) -> Schema:
@@ -39,7 +38,27 @@ def nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def nulls_are_absence(fields: Schema) -> Schema:
+def schemas_of(
+    kinds: Iterable[Any], *, null_is_absence: bool
+) -> tuple[Mapping[Any, Schema], dict[str, Schema]]:
+    """Each type's schema; and by name, the types that they are made of."""
+    kinds = list(kinds)
+    found, components = msgspec.json.schema_components(kinds, ref_template=COMPONENT)
+    for kind in kinds:
+        for name, values in getattr(kind, "NEUTRAL", {}).items():
+            components[kind.__name__]["properties"][name] = schema_of(values)
+    for name, details in DETAILS.items():
+        if name in components:
+            components[name]["properties"] |= details
+    for name, description in OTHER_FIELDS.items():
+        if name in components:
+            components[name]["additionalProperties"] = {"description": description}
+    if null_is_absence:
+        components = {name: _nulls_are_absence(each) for name, each in components.items()}
+    return dict(zip(kinds, found, strict=True)), components
+
+
+def _nulls_are_absence(fields: Schema) -> Schema:
     """As `decode_fields` reads them: what need not be there may be null."""
     needed = fields.get("required", ())
     properties = {
@@ -56,7 +75,7 @@ def _may_be_null(schema: Schema) -> bool:
     return any(each.get("type") == "null" for each in schema.get("anyOf", ()))
 
 
-def fields_of(kind: Any) -> Schema:
+def _fields_of(kind: Any) -> Schema:
     """Of a dictionary that is read by name: what is not known is refused."""
     found = msgspec.json.schema(kind)["$defs"][kind.__name__]
     return {**found, "additionalProperties": {"type": "null"}}
@@ -76,9 +95,9 @@ DETAILS: dict[str, dict[str, Schema]] = {
         "shape": array(_COUNT),
         "datatype": _DATATYPE,
         "data": {"type": "array", "description": "nested or flat, row by row"},
-        "parameters": nullable(fields_of(InputParameters)),
+        "parameters": nullable(_fields_of(InputParameters)),
     },
-    "WireOutput": {"parameters": nullable(fields_of(OutputParameters))},
+    "WireOutput": {"parameters": nullable(_fields_of(OutputParameters))},
     "WireResult": {"datatype": _DATATYPE, "shape": array(_COUNT)},
     "GenerateRequest": {"parameters": nullable(_PARAMETERS)},
     "TranscriptionForm": {"file": {"type": "string", "format": "binary"}},
