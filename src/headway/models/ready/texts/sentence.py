@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from headway.errors import ConfigError
+from headway.files import read_optional_json
 from headway.models.ready.texts.pooling import (
     POOLINGS,
     Array,
@@ -27,7 +28,6 @@ from headway.models.ready.texts.pooling import (
     identity,
     unit,
 )
-from headway.models.sources.weights import read_json
 
 # Older names of the pooling modes, in the order in which they are laid side by side.
 _OLDER_MODES = {
@@ -117,9 +117,7 @@ class _Fields:
 
     def __init__(self, file: Path, found: Mapping[str, Any] | None = None) -> None:
         self.file = file
-        if found is None:
-            found = read_json(file) if file.is_file() else {}
-        self._left = dict(found)
+        self._left = dict(read_optional_json(file) if found is None else found)
 
     def take(self, name: str, default: Any = None) -> Any:
         return self._left.pop(name, default)
