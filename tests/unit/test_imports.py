@@ -236,7 +236,7 @@ def test_a_circle_of_rooms_is_found() -> None:
         ("testing", "import numpy"),
         ("observe", "from headway.runtime.batching.batcher import Batcher"),
         ("engine", "import transformers"),
-        ("models", "from headway.engine.cpu.runner import Runner"),
+        ("models", "from headway.engine.cpu.runner import CpuRunner"),
         ("model", "import numpy"),
     ],
 )
@@ -254,7 +254,7 @@ def test_an_arrow_drawn_the_wrong_way_is_found(package: str, line: str) -> None:
         ("runtime", "import asyncio\nimport numpy as np\nfrom headway.core.items import Item"),
         ("observe", "from headway.runtime.events import Observer"),
         ("engine", "import torch\ndef load():\n    import transformers"),
-        ("models", "def load():\n    from headway.engine.cpu.runner import Runner"),
+        ("models", "def load():\n    from headway.engine.cpu.runner import CpuRunner"),
         ("model", "if TYPE_CHECKING:\n    import numpy"),
         ("lab", "def plot():\n    import matplotlib.pyplot as plt"),
         ("cli", "from headway.lab import simulate\nimport tqdm"),

@@ -24,7 +24,7 @@ from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.engine.cpu.runner import Runner
+from headway.engine.cpu.runner import CpuRunner
 from headway.engine.decoders.transformers import TransformersDecoder
 from headway.errors import ConfigError, HeadwayError
 from headway.files import ProofNote
@@ -161,7 +161,7 @@ def _answers(
         step_tokens=_STEP_TOKENS,
         adapter_slots=0,
     )
-    runner, scheduler = Runner(decoder, limits), GenerationScheduler(limits)
+    runner, scheduler = CpuRunner(decoder, limits), GenerationScheduler(limits)
     answers: list[tuple[list[int], list[Any]]] = [([], []) for _ in prompts]
     for number, prompt in enumerate(prompts):
         asked = tuple(prompt.tolist())

@@ -11,7 +11,7 @@ import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.cpu.building import compiled, multiplies_bf16
-from headway.engine.cpu.runner import Runner
+from headway.engine.cpu.runner import CpuRunner
 from headway.engine.decoders.loading import load
 from headway.engine.support import longest_of, text_config_of, why_not
 from headway.errors import ConfigError
@@ -61,7 +61,7 @@ class EngineOptions:
             raise ConfigError(f"must be a number above 0, not {size!r}", field="kv_cache_gib")
 
 
-def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
+def start(folder: Path, options: EngineOptions) -> "CpuRunner | GpuRunner":
     if options.quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"{options.quantization!r} is not one of {known}", field="quantization")
@@ -80,7 +80,7 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     return _start_on_cpu(folder, config, options)
 
 
-def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOptions) -> Runner:
+def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOptions) -> CpuRunner:
     torch.set_num_threads(options.threads or _threads())
     dtype = dtype_of(options.dtype)
     context = _context(config, options)
@@ -106,7 +106,7 @@ def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOption
     block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
     limits = _limits(options, context, block_bytes)
     try:
-        runner = Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
+        runner = CpuRunner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
     except (OSError, MemoryError) as error:
         size = limits.blocks * block_bytes / _GIB
         raise ConfigError(

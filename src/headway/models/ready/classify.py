@@ -40,7 +40,7 @@ class Classes(TypedDict):
     scores: list[float]
 
 
-class Ranking:
+class ClassRanking:
     """Of all classes, the best `top_k`; fewer where there are fewer."""
 
     def __init__(self, labels: Sequence[str], top_k: int) -> None:
@@ -77,7 +77,7 @@ class TextClassifier(TextModel):
         super().__init__(encoder, **options)
         self._labels = len(labels)
         self._activation = activation or (sigmoid if len(labels) == 1 else softmax)
-        self._ranking = Ranking(labels, top_k)
+        self._ranking = ClassRanking(labels, top_k)
         self.outputs = self._ranking.outputs
 
     def predict(self, items: list[list[int]]) -> list[Array]:

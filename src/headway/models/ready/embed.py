@@ -36,13 +36,13 @@ MINILM_WEIGHTS = PackagedWeights(
 )
 
 
-class Embedding(numpy.ndarray[Any, Any]):
+class EmbeddingVector(numpy.ndarray[Any, Any]):
     """A vector that remembers how many tokens its text had, for `usage`."""
 
     tokens: int = 0
 
 
-class Embeddings(Sequence[Embedding]):
+class EmbeddingVectors(Sequence[EmbeddingVector]):
     """Those of a batch. They cross from the worker as one array; each becomes a vector of its own
     when it is asked for."""
 
@@ -53,18 +53,18 @@ class Embeddings(Sequence[Embedding]):
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def __iter__(self) -> Iterator[Embedding]:
+    def __iter__(self) -> Iterator[EmbeddingVector]:
         return map(_own_vector, self._values, self._tokens)
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return Embeddings(self._values[place], self._tokens[place])
+            return EmbeddingVectors(self._values[place], self._tokens[place])
         return _own_vector(self._values[place], self._tokens[place])
 
 
-def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> Embedding:
+def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> EmbeddingVector:
     """As bytes: to copy so many numbers, numpy would give the interpreter's lock away."""
-    embedding = Embedding(row.shape, row.dtype, bytearray(row.data))
+    embedding = EmbeddingVector(row.shape, row.dtype, bytearray(row.data))
     embedding.tokens = tokens
     return embedding
 
@@ -95,9 +95,9 @@ class TextEmbedder(TextModel):
         if not self._includes_prompt:
             self._head = without_prompt(self._head, self._prompt_tokens(self._prompt))
 
-    def predict(self, items: list[list[int]]) -> Sequence[Embedding]:
+    def predict(self, items: list[list[int]]) -> Sequence[EmbeddingVector]:
         vectors = through(self._steps, self._encoder.run(self._batch(items), self._head))
-        return Embeddings(vectors, [len(item) for item in items])
+        return EmbeddingVectors(vectors, [len(item) for item in items])
 
     def _check_width(self) -> None:
         item = [*self._first, *self._last] or [0]

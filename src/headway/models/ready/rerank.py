@@ -29,7 +29,7 @@ class Pair(TypedDict):
     document: str
 
 
-class Score(numpy.float32):
+class RelevanceScore(numpy.float32):
     """A number that remembers how many tokens were read for it, for `usage`."""
 
     tokens: int = 0
@@ -56,8 +56,8 @@ class Reranker(TextModel):
             for tokens in self._sample_tokens()
         ]
 
-    def finish(self, result: _Scored) -> Score:
-        score = Score(result.score)
+    def finish(self, result: _Scored) -> RelevanceScore:
+        score = RelevanceScore(result.score)
         score.tokens = result.tokens
         return score
 

@@ -21,7 +21,7 @@ from headway.models.chat.gguf.tensors import (
     stored,
     write,
 )
-from headway.models.chat.gguf.vocabulary import Vocabulary
+from headway.models.chat.gguf.vocabulary import GgufVocabulary
 from headway.models.sources.unfinished import unfinished_folder
 
 CONVERTER = 3  # raise when what is written changes: the cache is keyed by it
@@ -82,7 +82,7 @@ def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
         vocabulary=len(metadata.get("tokenizer.ggml.tokens", [])),
         rope_factors=factors,
     )
-    vocabulary = Vocabulary(metadata)
+    vocabulary = GgufVocabulary(metadata)
     tokenizer = vocabulary.tokenizer()
     template = metadata.get("tokenizer.chat_template")
     recommended = {

@@ -51,7 +51,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 @dataclass(frozen=True, slots=True)
-class Sentences:
+class SentenceFolder:
     """What the folder says beside its network."""
 
     network: Path  # where that is
@@ -68,7 +68,7 @@ class Sentences:
     activation: str = ""  # of a cross-encoder's logits
 
 
-def read_sentences(path: Path) -> Sentences:
+def read_sentences(path: Path) -> SentenceFolder:
     """Raises ConfigError, naming what is not served."""
     overall = _overall(path)
     modules = _modules(path)
@@ -82,7 +82,7 @@ def read_sentences(path: Path) -> Sentences:
         steps.append(Truncate(int(overall["truncate_dim"])))
     lengths = _lengths(network)
     prompts = {name: text or "" for name, text in (overall.get("prompts") or {}).items()}
-    return Sentences(
+    return SentenceFolder(
         network=network,
         pooling=pooled.pooling,
         is_pooled=bool(modules) and pooled.pooling is not None,
