@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headway.engine.cpu.runner import Runner
+    from headway.engine.cpu.runner import CpuRunner
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
@@ -63,7 +63,7 @@ def save_random(folder: Path) -> Path:
 
 
 def measure(
-    runner: "Runner", count: int, *, prompt: int, out: int, seed: int = 0
+    runner: "CpuRunner", count: int, *, prompt: int, out: int, seed: int = 0
 ) -> dict[str, float]:
     """All at once, from the first step to the last token."""
     from headway.core.generation.sampling import Sampling

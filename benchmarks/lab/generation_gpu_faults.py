@@ -63,10 +63,11 @@ def _with_weights(folder: Path) -> Path:
     from safetensors.torch import save_file
 
     from headway.engine.architecture import LlamaSpec
-    from headway.engine.weights import random_tensors, read_config
+    from headway.engine.weights import random_tensors
+    from headway.files import read_json
 
     torch.manual_seed(0)
-    spec = LlamaSpec.of(read_config(folder))
+    spec = LlamaSpec.of(read_json(folder / "config.json"))
     drawn = random_tensors(spec, dtype=torch.float32, device="cpu")
     save_file(
         {name: each * 10 if each.ndim == 2 else each for name, each in drawn},

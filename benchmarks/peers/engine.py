@@ -14,7 +14,7 @@ from headway.core.generation.sequence import Sequence
 from headway.core.items import Wait
 
 if TYPE_CHECKING:
-    from headway.engine.cpu.runner import Runner
+    from headway.engine.cpu.runner import CpuRunner
 
 KV_CACHE_GIB = 0.25  # in process as over HTTP: 11,650 tokens of the chat model in bf16
 
@@ -22,7 +22,7 @@ KV_CACHE_GIB = 0.25  # in process as over HTTP: 11,650 tokens of the chat model 
 class Engine:
     """The production scheduler and runner, driven as the engine's loop drives them."""
 
-    def __init__(self, runner: "Runner") -> None:
+    def __init__(self, runner: "CpuRunner") -> None:
         self._runner = runner
         self._scheduler = GenerationScheduler(runner.limits)  # one: it learns how long steps take
         self._number = 0

@@ -27,7 +27,7 @@ from headway.core.generation.sequence import Finished, Sequence
 from headway.core.generation.step import Step
 from headway.engine.cpu.building import Instructions, built, compiled, instruction_sets
 from headway.engine.cpu.kernels import Kernels
-from headway.engine.cpu.runner import Runner
+from headway.engine.cpu.runner import CpuRunner
 from headway.engine.decoders.loading import load
 
 VOCABULARY = 272  # every byte, and some special tokens
@@ -154,7 +154,7 @@ class Engine:
             kernels=compiled(dtype) if kernels == "auto" else kernels,
             is_rounded=is_rounded,
         )
-        self.runner = Runner(decoder, self.limits)
+        self.runner = CpuRunner(decoder, self.limits)
         self.scheduler = GenerationScheduler(self.limits)
         self.answers: dict[int, Answer] = {}
         self.ids = itertools.count()

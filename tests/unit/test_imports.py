@@ -39,19 +39,20 @@ TABLE = {
     "flags": row("config mistakes", "msgspec"),
     "padding": row("", "numpy"),
     "machine": row(""),
+    "files": row(""),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "single": row("model"),
     "compat": row("model wiring"),
     "backends": row("model", lazily="*"),
     "engine": row(
-        "core machine model", "torch triton numpy", lazily="safetensors transformers gguf"
+        "core files machine model", "torch triton numpy", lazily="safetensors transformers gguf"
     ),
     "generator": row("core runtime models engine hosting observe"),
     "signature": row("model", "numpy msgspec"),
-    "models": row("model backends engine config padding", "numpy", lazily="*"),
+    "models": row("model backends engine config files padding", "numpy", lazily="*"),
     "hosting": row(
-        "core machine runtime model models signature config observe", "numpy msgspec tqdm"
+        "core files machine runtime model models signature config observe", "numpy msgspec tqdm"
     ),
     "offline": row("", "msgspec"),  # `headway map`
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
@@ -233,7 +234,7 @@ def test_a_circle_of_rooms_is_found() -> None:
         ("testing", "import numpy"),
         ("observe", "from headway.runtime.batching.batcher import Batcher"),
         ("engine", "import transformers"),
-        ("models", "from headway.engine.cpu.runner import Runner"),
+        ("models", "from headway.engine.cpu.runner import CpuRunner"),
         ("model", "import numpy"),
     ],
 )
@@ -251,7 +252,7 @@ def test_an_arrow_drawn_the_wrong_way_is_found(package: str, line: str) -> None:
         ("runtime", "import asyncio\nimport numpy as np\nfrom headway.core.items import Item"),
         ("observe", "from headway.runtime.events import Observer"),
         ("engine", "import torch\ndef load():\n    import transformers"),
-        ("models", "def load():\n    from headway.engine.cpu.runner import Runner"),
+        ("models", "def load():\n    from headway.engine.cpu.runner import CpuRunner"),
         ("model", "if TYPE_CHECKING:\n    import numpy"),
         ("lab", "def plot():\n    import matplotlib.pyplot as plt"),
         ("cli", "from headway.lab import simulate\nimport tqdm"),

@@ -13,7 +13,7 @@ import numpy
 
 from headway.backends.onnx import open_session
 from headway.model import Tensor
-from headway.models.ready.classify import Classes, Ranking
+from headway.models.ready.classify import Classes, ClassRanking
 from headway.models.ready.images import MAX_PIXELS, ImageModel
 from headway.models.sources.entry import Entry
 from headway.models.sources.weights import PackagedWeights
@@ -51,7 +51,7 @@ class EfficientNet(ImageModel):
     ) -> None:
         super().__init__(image=image, max_pixels=max_pixels)
         self._threads = threads
-        self._ranking = Ranking(_LABELS.read_text().splitlines(), top_k)
+        self._ranking = ClassRanking(_LABELS.read_text().splitlines(), top_k)
         self.outputs = self._ranking.outputs
 
     def setup(self) -> None:

@@ -13,7 +13,7 @@ _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CacheShape:
     """What of a model decides how large its cache is."""
 
     layers: int
@@ -28,7 +28,9 @@ class Shape:
 class KvCache:
     """Keys and values of every layer, in blocks: `[block, position, head, feature]`."""
 
-    def __init__(self, shape: Shape, limits: Limits, *, dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self, shape: CacheShape, limits: Limits, *, dtype: torch.dtype, device: str
+    ) -> None:
         self.block_size = limits.block_size
         size = (limits.blocks, limits.block_size, shape.kv_heads, shape.head_size)
         self.keys = [_zeros(size, dtype, device) for _ in range(shape.layers)]
@@ -46,7 +48,7 @@ class KvCache:
         self._flat_values[layer].index_copy_(0, places, values)
 
 
-class Tables:
+class BlockTables:
     """Block tables by slot, and the token that each slot sampled last. Fixed size, never copied."""
 
     def __init__(self, limits: Limits, *, device: str) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from headway.core.generation.step import Step
-from headway.engine.cache import Tables
-from headway.engine.segments import Segment, segments_of
+from headway.engine.cache import BlockTables
+from headway.engine.segments import BlockRun, segments_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Chunk:
 class DecodeContext:
     """What decodes attend to where there are no kernels."""
 
-    segments: tuple[Segment, ...]  # read in place; the rest is gathered:
+    segments: tuple[BlockRun, ...]  # read in place; the rest is gathered:
     blocks: torch.Tensor  # [decodes, most blocks], padded with any block
     lengths: torch.Tensor  # tokens in them that each attends to, its own included
 
@@ -50,7 +50,7 @@ class Inputs:
     context: DecodeContext | None  # None: kernels attend, and gather nothing
 
 
-def inputs_of(step: Step, tables: Tables, block_size: int, *, gathers: bool) -> Inputs:
+def inputs_of(step: Step, tables: BlockTables, block_size: int, *, gathers: bool) -> Inputs:
     """Bring the tables up to date, and lay the step out."""
     for prefill in step.prefill:
         if prefill.is_first:
@@ -91,15 +91,15 @@ def inputs_of(step: Step, tables: Tables, block_size: int, *, gathers: bool) -> 
 
 
 def _segments(
-    step: Step, tables: Tables, block_size: int
-) -> tuple[tuple[Segment, ...], tuple[int, ...]]:
+    step: Step, tables: BlockTables, block_size: int
+) -> tuple[tuple[BlockRun, ...], tuple[int, ...]]:
     """Of full blocks only, and never the last one: its newest token is this step's."""
     starts = [tables.first[each.slot] for each in step.decode]
     runs = [min(tables.in_a_row[each.slot], each.position // block_size) for each in step.decode]
     return segments_of(starts, runs)
 
 
-def _context(step: Step, tables: Tables, block_size: int) -> DecodeContext:
+def _context(step: Step, tables: BlockTables, block_size: int) -> DecodeContext:
     segments, read = _segments(step, tables, block_size)
     lasts = [each.position // block_size for each in step.decode]
     most = max((last + 1 - start for last, start in zip(lasts, read, strict=True)), default=0)

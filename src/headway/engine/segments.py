@@ -13,7 +13,7 @@ LEAST = 8  # blocks: a shorter stretch is gathered sooner than it is attended to
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BlockRun:
     """Full blocks in a row, and the decodes that attend to all of them."""
 
     first: int  # block
@@ -23,7 +23,7 @@ class Segment:
 
 def segments_of(
     starts: Sequence[int], runs: Sequence[int]
-) -> tuple[tuple[Segment, ...], tuple[int, ...]]:
+) -> tuple[tuple[BlockRun, ...], tuple[int, ...]]:
     """The segments, and after how many blocks the rest of each decode begins.
 
     `starts` are the decodes' first blocks, `runs` how many full ones follow in a row from there.
@@ -35,12 +35,12 @@ def segments_of(
     for start, rows in families.items():
         shared = min(runs[row] for row in rows)
         if shared >= LEAST:
-            segments.append(Segment(start, shared, tuple(rows)))
+            segments.append(BlockRun(start, shared, tuple(rows)))
             for row in rows:
                 read[row] = shared
         for row in rows:
             own = runs[row] - read[row]
             if own >= LEAST:
-                segments.append(Segment(start + read[row], own, (row,)))
+                segments.append(BlockRun(start + read[row], own, (row,)))
                 read[row] = runs[row]
     return tuple(segments), tuple(read)

@@ -35,17 +35,6 @@ _TIED = ("lm_head.weight", "embed_tokens.weight")
 _UNUSED = ".rotary_emb.inv_freq"  # of old files: computed, not read
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path}: is not an object")
-    return config
-
-
 class Stored(NamedTuple):
     """A tensor in a file, before it is read."""
 

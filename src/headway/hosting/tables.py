@@ -18,6 +18,7 @@ from typing import Any
 
 from headway.core.costs import CostTable
 from headway.errors import ConfigError
+from headway.files import cache_folder
 from headway.machine import device_name
 
 _log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def cache_dir_of(asked: str) -> Path:
     """Where tables go that cannot lie beside their model; empty: the usual place."""
     if asked:
         return Path(asked).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway"
+    return cache_folder()
 
 
 def in_cache(cache_dir: Path, name: str, files: Sequence[Path]) -> Path:

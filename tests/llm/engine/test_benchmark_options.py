@@ -13,8 +13,9 @@ from headway.core.generation.limits import Limits
 from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.steps.warming import mixed_steps
 from headway.engine.starting import EngineOptions, start
-from headway.engine.weights import random_tensors, read_config, read_tensors
+from headway.engine.weights import random_tensors, read_tensors
 from headway.errors import ConfigError
+from headway.files import read_json
 from headway.hosting.registry import Ask
 from headway.server.run import serving
 
@@ -33,7 +34,7 @@ def shape_only(kind: str, folder: Path) -> Path:
 @pytest.mark.parametrize("kind", ["llama", "llama-tied-rope3", "qwen2", "qwen3"])
 def test_random_weights_have_the_names_and_shapes_of_saved_ones(kind: str, tmp_path: Path) -> None:
     build(kind, tmp_path)
-    spec = LlamaSpec.of(read_config(tmp_path))
+    spec = LlamaSpec.of(read_json(tmp_path / "config.json"))
     saved = {name: tensor.shape for name, tensor in read_tensors(tmp_path)}
     drawn = dict(random_tensors(spec, dtype=torch.float32, device="cpu"))
     assert {name: tensor.shape for name, tensor in drawn.items()} == saved

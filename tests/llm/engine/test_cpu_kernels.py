@@ -20,6 +20,7 @@ from headway.engine.cpu.linear import HalfLinear, PanelLinear, PlainLinear, line
 from headway.engine.rotary import rotate
 from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
+from headway.files import trusted_folder
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 97, 200)
 has_kernels = pytest.mark.skipif(
@@ -380,7 +381,7 @@ def test_a_library_that_does_not_load_is_compiled_again(
         pytest.skip("no kernels on this machine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     flags = building._flags(instruction_sets()[0], torch.float32)
-    library = building._library("cc", building.cache_folder("kernels"), flags)
+    library = building._library("cc", trusted_folder("kernels"), flags)
     assert library is not None
     library.write_bytes(b"")
     assert building.compiled.__wrapped__(torch.float32) is not None

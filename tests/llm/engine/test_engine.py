@@ -14,7 +14,7 @@ from headway import machine
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.engine import cache, starting
-from headway.engine.cache import KvCache, Shape
+from headway.engine.cache import CacheShape, KvCache
 from headway.engine.cpu.building import AVX512, Instructions, instruction_sets
 from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
@@ -306,7 +306,7 @@ def test_a_programs_own_default_dtype_changes_no_answer(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_cache_is_zeros_that_begin_at_a_line_of_the_processors(dtype: torch.dtype) -> None:
     limits = Limits(blocks=3, block_size=16, max_context=48, max_sequences=2)
-    kept = KvCache(Shape(layers=2, kv_heads=1, head_size=8), limits, dtype=dtype, device="cpu")
+    kept = KvCache(CacheShape(layers=2, kv_heads=1, head_size=8), limits, dtype=dtype, device="cpu")
     for pages in (*kept.keys, *kept.values):
         assert pages.data_ptr() % 64 == 0
         assert pages.shape == (3, 16, 1, 8)

@@ -17,7 +17,7 @@ from headway.core.generation.scheduler import GenerationScheduler  # noqa: E402
 from headway.core.generation.sequence import Sequence  # noqa: E402
 from headway.core.generation.step import Decode, Prefill, Step  # noqa: E402
 from headway.engine.architecture import LlamaSpec  # noqa: E402
-from headway.engine.cpu.runner import Runner  # noqa: E402
+from headway.engine.cpu.runner import CpuRunner  # noqa: E402
 from headway.engine.decoders.llama import LlamaDecoder  # noqa: E402
 from headway.engine.gpu.steps.decoder import GpuDecoder  # noqa: E402
 from headway.engine.gpu.steps.graphs import MixedGraphSizes  # noqa: E402
@@ -51,7 +51,7 @@ OUTPUTS = (4, 3, 5, 2, 4)
 
 
 def texts_of(
-    runner: "Runner | GpuRunner",
+    runner: "CpuRunner | GpuRunner",
     limits: Limits,
     samplings: tuple[Sampling, ...] = (Sampling(temperature=0.0),),
 ) -> dict[int, list[int]]:
@@ -87,14 +87,14 @@ def limits_of(step_tokens: int) -> Limits:
     return Limits(blocks=24, block_size=8, max_context=48, max_sequences=5, step_tokens=step_tokens)
 
 
-def runners(limits: Limits) -> tuple[Runner, GpuRunner]:
+def runners(limits: Limits) -> tuple[CpuRunner, GpuRunner]:
     """Of the same weights."""
     given = tensors()
     plain = LlamaDecoder(SPEC, iter(given), dtype=torch.float32, max_context=48)
     decoder = GpuDecoder(SPEC, iter(given), dtype=torch.float32, device=DEVICE, max_context=48)
     runner = GpuRunner(decoder, limits)
     runner.warm_up()
-    return Runner(plain, limits), runner
+    return CpuRunner(plain, limits), runner
 
 
 @pytest.mark.parametrize("step_tokens", [12, 64])

@@ -10,11 +10,11 @@ from models import KERNEL_KINDS, VOCABULARY, Answer, Engine, build, kernels_of
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Prefill, Step
 from headway.engine.attention.base import StepLayout
-from headway.engine.cache import Shape
+from headway.engine.cache import CacheShape
 from headway.engine.cpu.building import Instructions, compiled
 from headway.engine.cpu.layers import LayersAtOnce, Parts
 from headway.engine.cpu.linear import PanelLinear
-from headway.engine.cpu.runner import Runner
+from headway.engine.cpu.runner import CpuRunner
 
 pytestmark = pytest.mark.skipif(
     compiled(torch.float32) is None, reason="no compiler, or another processor"
@@ -76,7 +76,7 @@ def test_engines_with_one_decoder_keep_their_own_caches(
     folder = build("qwen2", tmp_path)
     one = Engine(folder, blocks=63)
     decoder: Any = one.runner._decoder
-    other = Runner(decoder, one.limits)
+    other = CpuRunner(decoder, one.limits)
     number = one.submit((5, 6, 7))
     one.run()
     expected = one.answers[number].tokens
@@ -106,7 +106,7 @@ def test_weights_whose_sizes_do_not_fit_together_are_refused() -> None:
 
     norm = torch.ones(32)
     good = Parts(product(64, 32), product(32, 32), product(96, 32), product(32, 48), norm, norm)
-    shape = Shape(layers=1, kv_heads=1, head_size=16)
+    shape = CacheShape(layers=1, kv_heads=1, head_size=16)
     layers = LayersAtOnce(kernels, [good], shape, 1e-5, width=32)
     for bad in (
         good._replace(qkv=product(80, 32)),

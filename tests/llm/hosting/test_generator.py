@@ -17,7 +17,7 @@ from models import reference
 
 import headway
 from headway.core.generation.options import generation_options
-from headway.engine.cpu.runner import Runner
+from headway.engine.cpu.runner import CpuRunner
 from headway.errors import (
     Closed,
     ConfigError,
@@ -155,16 +155,16 @@ async def test_stopping_leaves_no_stream_waiting(folder: Path) -> None:
 async def test_a_slow_reader_gets_what_came_before_the_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, steps = Runner.run, itertools.count(1)
+    run, steps = CpuRunner.run, itertools.count(1)
     has_failed = threading.Event()
 
-    def broken(self: Runner, step: Any) -> Any:
+    def broken(self: CpuRunner, step: Any) -> Any:
         if next(steps) == 6:
             has_failed.set()
             raise RuntimeError("out of luck")
         return run(self, step)
 
-    monkeypatch.setattr(Runner, "run", broken)
+    monkeypatch.setattr(CpuRunner, "run", broken)
     tokens: list[int] = []
     async with generator(folder) as model:
         stream = model.stream("x", max_tokens=20, **GREEDY)
@@ -219,17 +219,17 @@ def _end_child(model: headway.Generator) -> NoReturn:
 async def test_a_step_that_fails_is_its_own_callers_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Runner.run
+    run = CpuRunner.run
     calls = iter(range(100))
 
-    def broken(self: Runner, step: Any) -> Any:
+    def broken(self: CpuRunner, step: Any) -> Any:
         if next(calls) == 3:
             raise RuntimeError("out of luck")
         return run(self, step)
 
     async with generator(folder) as model:
         before = await model.generate("x", max_tokens=2, **GREEDY)
-        monkeypatch.setattr(Runner, "run", broken)
+        monkeypatch.setattr(CpuRunner, "run", broken)
         with pytest.raises(ModelFailed, match="out of luck"):
             await model.generate("x", max_tokens=20, **GREEDY)
         again = await model.generate("x", max_tokens=2, **GREEDY)
@@ -243,11 +243,11 @@ async def test_callers_are_told_whatever_the_engine_dies_of(
     class Panic(BaseException):
         """As libraries written in Rust raise: no `except Exception` sees it."""
 
-    def panicking(self: Runner, step: Any) -> Any:
+    def panicking(self: CpuRunner, step: Any) -> Any:
         raise Panic("out of range")
 
     async with generator(folder) as model:
-        monkeypatch.setattr(Runner, "run", panicking)
+        monkeypatch.setattr(CpuRunner, "run", panicking)
         with pytest.raises(Closed, match="out of range"):
             async with asyncio.timeout(60):
                 await model.generate("x", max_tokens=20, **GREEDY)

@@ -8,8 +8,8 @@ import pytest
 
 from full_disk import room_for
 from headway.errors import ConfigError
+from headway.files import ProofNote
 from headway.models.catalogue import build
-from headway.models.ready.texts.proof import Note
 from word_tokenizers import SPECIALS, save_tokenizer
 
 torch = pytest.importorskip("torch")
@@ -84,7 +84,7 @@ def test_what_was_proved_is_not_proved_again(
 
 
 def test_a_full_disk_keeps_no_note_and_stops_no_model() -> None:
-    note = Note([], "a network")
+    note = ProofNote([], "a network")
     with room_for(0):
         note.write("any")
     assert note.read() is None

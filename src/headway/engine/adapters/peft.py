@@ -4,7 +4,6 @@ What is not understood is refused by its name: an adapter that is applied in par
 without a visible reason.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from headway.errors import ConfigError
+from headway.files import read_json
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -69,14 +69,7 @@ def read_adapter(folder: Path, sizes: Sizes, *, max_rank: int) -> Weights:
 
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
-    try:
-        if path.stat().st_size > _MOST_CONFIG_BYTES:
-            raise ConfigError(f"{path}: is larger than {_MOST_CONFIG_BYTES} bytes")
-        config = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path}: is not an object")
+    config = read_json(path, most_bytes=_MOST_CONFIG_BYTES)
     _check(config, path)
     return config
 

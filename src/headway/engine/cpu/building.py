@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import torch
 
-from headway.engine.cached import cache_folder
 from headway.engine.cpu.kernels import Kernels
+from headway.files import trusted_folder
 
 _SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 # No contraction: whether a sum is rounded once or twice must not depend on the tile it is in.
@@ -89,7 +89,7 @@ def built(instructions: Instructions, dtype: torch.dtype) -> Kernels | None:
     """The kernels of one kind, compiled if they never were; None: there is no compiler for that."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     flags = _flags(instructions, dtype)
-    library = _library(compiler, cache_folder("kernels"), flags)
+    library = _library(compiler, trusted_folder("kernels"), flags)
     if library is None:
         return None
     try:

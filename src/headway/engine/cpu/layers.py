@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from headway.engine.attention.base import StepLayout
-from headway.engine.cache import Shape
+from headway.engine.cache import CacheShape
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.linear import PanelLinear
 
@@ -74,7 +74,7 @@ class _Pointing(NamedTuple):
 def layers_at_once(
     kernels: Kernels | None,
     layers: Sequence[Parts | None],
-    shape: Shape,
+    shape: CacheShape,
     epsilon: float,
     *,
     width: int,
@@ -87,7 +87,13 @@ def layers_at_once(
 
 class LayersAtOnce:
     def __init__(
-        self, kernels: Kernels, layers: list[Parts], shape: Shape, epsilon: float, *, width: int
+        self,
+        kernels: Kernels,
+        layers: list[Parts],
+        shape: CacheShape,
+        epsilon: float,
+        *,
+        width: int,
     ) -> None:
         """Of rows of that width."""
         self._run = kernels.run_layers

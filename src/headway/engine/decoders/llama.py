@@ -12,7 +12,7 @@ from headway.engine.adapters.peft import LowRank, Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.architecture import LlamaSpec
 from headway.engine.attention.base import Attention
-from headway.engine.cache import Shape
+from headway.engine.cache import CacheShape
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.layers import Parts, layers_at_once
 from headway.engine.cpu.linear import Linear, PanelLinear, linear
@@ -35,7 +35,7 @@ class LlamaDecoder:
         """Rounded: with weights of 8 bits."""
         self._spec = spec
         self.vocabulary = spec.vocabulary
-        self.shape = Shape(spec.layers, spec.kv_heads, spec.head_size)
+        self.shape = CacheShape(spec.layers, spec.kv_heads, spec.head_size)
         self.longest = max_context
         self.dtype = dtype
         self.kernels = kernels

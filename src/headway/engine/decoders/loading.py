@@ -14,8 +14,9 @@ from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.runner import Decoder
 from headway.engine.decoders.llama import LlamaDecoder
 from headway.engine.support import why_not
-from headway.engine.weights import random_tensors, read_config, read_llama
+from headway.engine.weights import random_tensors, read_llama
 from headway.errors import ConfigError
+from headway.files import read_json
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def load(
     is_rounded: bool = False,
 ) -> Decoder:
     """Rounded: with weights of 8 bits."""
-    config = read_config(folder)
+    config = read_json(folder / "config.json")
     reason = why_not(config, "own")
     if reason is None and not use_transformers:
         spec = LlamaSpec.of(config)

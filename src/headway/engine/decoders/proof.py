@@ -11,8 +11,6 @@ two ways to attend (eager and sdpa) differ by. What passed is noted in the cache
 of the configuration and of all that computes it: weights do not change what is computed.
 """
 
-import contextlib
-import hashlib
 import json
 import platform
 import statistics
@@ -26,10 +24,10 @@ from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.engine.cached import cache_folder
-from headway.engine.cpu.runner import Runner
+from headway.engine.cpu.runner import CpuRunner
 from headway.engine.decoders.transformers import TransformersDecoder
 from headway.errors import ConfigError, HeadwayError
+from headway.files import ProofNote
 
 _LENGTHS = (1, 15, 33, 47)  # of the prompts: within a page, at its border, longer than a chunk
 _GENERATED = 6
@@ -45,7 +43,7 @@ _SEED = 20261118
 def prove(decoder: TransformersDecoder) -> None:
     """Raises ConfigError with the first difference."""
     note = _note(decoder)
-    if note is not None and note.exists():
+    if note.read() is not None:
         return
     try:
         _check_rows(decoder)
@@ -54,9 +52,7 @@ def prove(decoder: TransformersDecoder) -> None:
         raise ConfigError(f"{decoder.folder}: {error}") from error
     except Exception as error:
         raise ConfigError(f"{decoder.folder}: its proof failed: {error!r}") from error
-    if note is not None:
-        with contextlib.suppress(OSError):  # then the next start proves it again
-            note.write_text(json.dumps({"model_type": decoder.config.get("model_type")}))
+    note.write(str(decoder.config.get("model_type")))
 
 
 # ---- rows by themselves
@@ -165,7 +161,7 @@ def _answers(
         step_tokens=_STEP_TOKENS,
         adapter_slots=0,
     )
-    runner, scheduler = Runner(decoder, limits), GenerationScheduler(limits)
+    runner, scheduler = CpuRunner(decoder, limits), GenerationScheduler(limits)
     answers: list[tuple[list[int], list[Any]]] = [([], []) for _ in prompts]
     for number, prompt in enumerate(prompts):
         asked = tuple(prompt.tolist())
@@ -193,31 +189,16 @@ def _tokens(decoder: TransformersDecoder, count: int, number: int) -> torch.Tens
 # ---- what was proved before
 
 
-def _note(decoder: TransformersDecoder) -> Path | None:
-    """None: there is nowhere to keep it."""
+def _note(decoder: TransformersDecoder) -> ProofNote:
     import transformers
 
-    kernels = decoder.kernels
     config = {name: each for name, each in decoder.config.items() if name != "_name_or_path"}
-    parts = [
-        json.dumps(config, sort_keys=True, default=str),
-        *(
-            torch.__version__,
-            transformers.__version__,
-            platform.machine(),
-            platform.python_version(),
-        ),
-        *(
-            str(decoder.dtype),
-            str(decoder.longest),
-            "" if kernels is None else kernels.instructions,
-        ),
-    ]
-    digest = hashlib.sha256("\0".join(parts).encode())
     engine = Path(__file__).parents[1]
-    for source in sorted([*engine.rglob("*.py"), *engine.rglob("*.[ch]")]):
-        digest.update(source.read_bytes())
-    try:
-        return cache_folder("proofs") / f"{digest.hexdigest()[:32]}.json"
-    except OSError:
-        return None
+    return ProofNote(
+        sorted([*engine.rglob("*.py"), *engine.rglob("*.[ch]")]),
+        json.dumps(config, sort_keys=True, default=str),
+        *(torch.__version__, transformers.__version__),
+        *(platform.machine(), platform.python_version()),
+        *(decoder.dtype, decoder.longest),
+        None if decoder.kernels is None else decoder.kernels.instructions,
+    )

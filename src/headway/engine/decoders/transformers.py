@@ -14,7 +14,7 @@ import torch
 
 from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
-from headway.engine.cache import Shape
+from headway.engine.cache import CacheShape
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.runner import DecoderInputs
 from headway.engine.decoders.interface import (
@@ -200,7 +200,7 @@ def _check_loaded(folder: Path, info: Any) -> None:
         raise ConfigError(f"{folder}: {each}")
 
 
-def _shape(observer: Observer, folder: Path) -> Shape:
+def _shape(observer: Observer, folder: Path) -> CacheShape:
     """What each layer keeps: seen, not read from the configuration."""
     layers = observer.layers
     twice = [index for index, count in observer.calls.items() if count > 1]
@@ -217,7 +217,7 @@ def _shape(observer: Observer, folder: Path) -> Shape:
     for index, each in layers.items():
         if each.values.shape[1] != heads or each.values.shape[2] > size:
             raise ConfigError(f"{folder}: layer {index} keeps values unlike its keys")
-    return Shape(len(layers), heads, size)
+    return CacheShape(len(layers), heads, size)
 
 
 def _longest(observer: Observer, folder: Path, context: int) -> int:

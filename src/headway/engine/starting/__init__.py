@@ -2,19 +2,20 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.cpu.building import compiled, multiplies_bf16
-from headway.engine.cpu.runner import Runner
+from headway.engine.cpu.runner import CpuRunner
 from headway.engine.decoders.loading import load
 from headway.engine.support import longest_of, text_config_of, why_not
-from headway.engine.weights import read_config
 from headway.errors import ConfigError
+from headway.files import read_json
 from headway.machine import container_cores, free_host_bytes
 
 if TYPE_CHECKING:
@@ -60,11 +61,12 @@ class EngineOptions:
             raise ConfigError(f"must be a number above 0, not {size!r}", field="kv_cache_gib")
 
 
-def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
+def start(folder: Path, options: EngineOptions) -> "CpuRunner | GpuRunner":
     if options.quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"{options.quantization!r} is not one of {known}", field="quantization")
-    reason = why_not(read_config(folder), "transformers")  # what no engine computes
+    config = read_json(folder / "config.json")
+    reason = why_not(config, "transformers")  # what no engine computes
     if reason is not None:
         raise ConfigError(f"{folder}: {reason}")
     if _device_of(options) == "cuda":
@@ -72,18 +74,18 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
             raise ConfigError("int8 weights are for a CPU; a GPU has fp8", field="quantization")
         from headway.engine.starting.gpu import start_on_gpu
 
-        return start_on_gpu(folder, options, _context(folder, options))
+        return start_on_gpu(folder, config, options, _context(config, options))
     if options.quantization == "fp8":
         raise ConfigError("fp8 weights need a GPU", field="quantization")
-    return _start_on_cpu(folder, options)
+    return _start_on_cpu(folder, config, options)
 
 
-def _start_on_cpu(folder: Path, options: EngineOptions) -> Runner:
+def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOptions) -> CpuRunner:
     torch.set_num_threads(options.threads or _threads())
     dtype = dtype_of(options.dtype)
-    context = _context(folder, options)
+    context = _context(config, options)
     is_rounded = options.quantization == "int8"
-    kernels = compiled(dtype, _common_width(folder)) if options.kernels == "auto" else None
+    kernels = compiled(dtype, _common_width(config)) if options.kernels == "auto" else None
     decoder = load(
         folder,
         dtype=dtype,
@@ -104,7 +106,7 @@ def _start_on_cpu(folder: Path, options: EngineOptions) -> Runner:
     block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
     limits = _limits(options, context, block_bytes)
     try:
-        runner = Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
+        runner = CpuRunner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
     except (OSError, MemoryError) as error:
         size = limits.blocks * block_bytes / _GIB
         raise ConfigError(
@@ -164,17 +166,17 @@ def _threads() -> int:
     return max(1, min(there, round(container_cores() or there)))
 
 
-def _common_width(folder: Path) -> int:
+def _common_width(config: Mapping[str, Any]) -> int:
     """What all rows' widths are multiples of."""
-    config = text_config_of(read_config(folder))
+    config = text_config_of(config)
     names = ("num_attention_heads", "hidden_size", "head_dim", "intermediate_size")
     sizes = [each if isinstance(each, int) else 0 for each in map(config.get, names)]
     heads, hidden, head, inner = sizes
     return math.gcd(hidden, inner, head or (hidden // heads if heads else 0))
 
 
-def _context(folder: Path, options: EngineOptions) -> int:
-    longest, asked = longest_of(read_config(folder)), options.max_context
+def _context(config: Mapping[str, Any], options: EngineOptions) -> int:
+    longest, asked = longest_of(config), options.max_context
     if asked is not None and asked > longest:
         _log.warning("max_context is %d; the model's own, %d, is used", asked, longest)
     return min(asked or 8192, longest)

@@ -1,7 +1,9 @@
 """An engine on the GPU from a folder: what fits into its memory, and graphs captured before it is
 ready."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +16,7 @@ from headway.engine.gpu.steps.warming import warm_mixed
 from headway.engine.gpu.tuning import check_device, this_device
 from headway.engine.starting import EngineOptions
 from headway.engine.support import why_not
-from headway.engine.weights import random_tensors, read_config, read_llama
+from headway.engine.weights import random_tensors, read_llama
 from headway.errors import ConfigError
 
 _GIB = 1 << 30
@@ -30,8 +32,9 @@ _TILE = 128  # rows of the vendor's matrix products
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunner:
-    config = read_config(folder)
+def start_on_gpu(
+    folder: Path, config: Mapping[str, Any], options: EngineOptions, context: int
+) -> GpuRunner:
     reason = why_not(config, "gpu")
     if reason is not None:
         raise ConfigError(f'not computed on a GPU, try device = "cpu": {reason}', field="device")

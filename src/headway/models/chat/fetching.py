@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import ConfigError
+from headway.files import cache_folder
 from headway.models.chat.gguf import CONVERTER, converted
 from headway.models.sources.unfinished import unfinished_folder
 
@@ -46,10 +47,6 @@ CHAT_WEIGHTS = WheelWeights(
     licence="Apache-2.0 (SmolLM2-135M-Instruct by Hugging Face, Apache-2.0)",
     defaults={"temperature": 0.2, "top_p": 0.9},  # as its makers recommend: at 1.0 it rambles
 )
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway"
 
 
 def folder_of(weights: WheelWeights = CHAT_WEIGHTS, cache: Path | None = None) -> Path | None:

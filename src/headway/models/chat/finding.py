@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from headway.errors import ConfigError
-from headway.models.chat.fetching import cache_folder, fetch, folder_of
+from headway.files import cache_folder
+from headway.models.chat.fetching import fetch, folder_of
 from headway.models.chat.gguf import converted
 from headway.models.sources.weights import find_weights
 

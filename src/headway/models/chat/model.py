@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
+from headway.files import read_json
 from headway.models.chat.finding import find_language_model
 from headway.models.chat.text import ChatText
-from headway.models.sources.weights import read_json
 
 ENGINE_MODULE = "headway.engine.starting"  # imports torch
 _HEADS = ("ForCausalLM", "LMHeadModel")

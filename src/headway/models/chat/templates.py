@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError, InvalidInput
+from headway.files import read_json
 from headway.models.chat.traced import CALLER, Traced, joined, joined_by, of_template
-from headway.models.sources.weights import read_json
 
 LIMIT_S = 2.0
 _LONGEST = 64 * 2**20  # characters of what one renders

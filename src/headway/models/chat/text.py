@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError, InvalidInput
+from headway.files import read_optional_json
 from headway.models.chat.spelling import Spelling
 from headway.models.chat.templates import find_template
 from headway.models.chat.tokenizer import ChatTokenizer
 from headway.models.chat.traced import of_caller, of_template
-from headway.models.sources.weights import read_json
 
 Message = Mapping[str, Any]
 _DEFAULTS = frozenset(["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
@@ -28,8 +28,8 @@ class ChatText:
         self.tokenizer = self._chat.plain
         self.spelling = Spelling(self.tokenizer)
         self._template = find_template(folder, self._chat.config)
-        model = _read(folder / "config.json")
-        generation = _read(folder / "generation_config.json")
+        model = read_optional_json(folder / "config.json")
+        generation = read_optional_json(folder / "generation_config.json")
         self.stop_ids = frozenset(_end_ids(model, generation, folder))
         spelled = self._chat.id_of(self._chat.named.get("eos_token", ""))
         if spelled is not None:
@@ -171,7 +171,3 @@ def _end_ids(
     if not all(type(each) is int for each in ids):
         raise ConfigError(f"{folder}: eos_token_id is a number or a list of numbers, not {ends!r}")
     return ids
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headway.errors import ConfigError, InvalidInput
+from headway.files import read_optional_json
 from headway.models.chat.traced import CALLER, UNTRACED, Traced
-from headway.models.sources.weights import read_json
 
 _NAMED = (
     "bos_token",
@@ -163,16 +163,12 @@ def _renamed(described: dict[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
-    config = _read(folder / "tokenizer_config.json")
+    config = read_optional_json(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:  # as older folders have it
-        config = {**config, **_read(folder / "special_tokens_map.json")}
+        config = {**config, **read_optional_json(folder / "special_tokens_map.json")}
     if config.get("split_special_tokens"):
         raise ConfigError(f"{folder}: split_special_tokens in tokenizer_config.json: not supported")
     return config
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
 
 
 def _named_tokens(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,14 +3,16 @@ injections: a MiniLM, on onnxruntime and tokenizers, with weights from a pinned 
 """
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.ready.embed import check_width, checked_tokens
-from headway.models.ready.texts.encoders import Encoder, OnnxEncoder
+from headway.models.ready.embed import check_width
+from headway.models.ready.texts.encoders import Encoder
+from headway.models.ready.texts.pinned import PinnedNetwork
 from headway.models.ready.texts.pooling import all_of, sigmoid, softmax
 from headway.models.ready.texts.text import TextModel
 from headway.models.sources.weights import PackagedWeights
@@ -38,7 +40,7 @@ class Classes(TypedDict):
     scores: list[float]
 
 
-class Ranking:
+class ClassRanking:
     """Of all classes, the best `top_k`; fewer where there are fewer."""
 
     def __init__(self, labels: Sequence[str], top_k: int) -> None:
@@ -75,7 +77,7 @@ class TextClassifier(TextModel):
         super().__init__(encoder, **options)
         self._labels = len(labels)
         self._activation = activation or (sigmoid if len(labels) == 1 else softmax)
-        self._ranking = Ranking(labels, top_k)
+        self._ranking = ClassRanking(labels, top_k)
         self.outputs = self._ranking.outputs
 
     def predict(self, items: list[list[int]]) -> list[Array]:
@@ -89,28 +91,10 @@ class TextClassifier(TextModel):
         check_width(len(self.predict([item])[0]), self._labels)
 
 
-class CloneGuard(TextClassifier):
-    """Is a text safe to hand to a language model, or does it try to give it orders? Options:
-    `device` and `threads` (of onnxruntime), `max_tokens`, `truncate` (longer texts are cut, not
-    refused)."""
+class CloneGuard(PinnedNetwork, TextClassifier):
+    """Is a text safe to hand to a language model, or does it try to give it orders?"""
 
-    def __init__(
-        self,
-        *,
-        device: str = "",
-        threads: int = 1,
-        max_tokens: int = 256,
-        truncate: bool = False,
-    ) -> None:
-        super().__init__(
-            OnnxEncoder(
-                CLONEGUARD_WEIGHTS.find,
-                names=["mini_semantic.onnx"],
-                output="logits",
-                device=device,
-                threads=threads,
-            ),
-            labels=["safe", "injection"],
-            max_tokens=checked_tokens(max_tokens),
-            truncate=truncate,
-        )
+    pinned = CLONEGUARD_WEIGHTS
+    names = ("mini_semantic.onnx",)
+    output = "logits"
+    task = MappingProxyType({"labels": ("safe", "injection")})

@@ -20,8 +20,8 @@ import numpy
 
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError, InputTooLarge, InvalidInput
+from headway.files import read_json
 from headway.model import Model, Tensor
-from headway.models.sources.weights import read_json
 
 Array = numpy.ndarray[Any, Any]
 INDEX = "model_index.json"

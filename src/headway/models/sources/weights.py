@@ -6,12 +6,10 @@ Only data files are read: a package that carries weights is never imported.
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headway.errors import ConfigError
 from headway.models.sources.installed import is_installed
@@ -116,14 +114,3 @@ def _verify(path: Path, sha256: str) -> None:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     if found != sha256:
         raise ConfigError(f"{path} is not the file it should be: sha256 {found}, not {sha256}")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in one of a model's files. Raises ConfigError."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: an object is expected")
-    return found

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from headway.engine.architecture import LlamaSpec
-from headway.engine.cache import Shape
+from headway.engine.cache import CacheShape
 from headway.engine.gpu.kernels.activation import silu_and_multiply
 from headway.engine.gpu.kernels.eight_bit import RowScaled
 from headway.engine.gpu.kernels.norm import rms_norm
@@ -46,7 +46,7 @@ class GpuDecoder:
         max_context: int,
     ) -> None:
         self.heads = spec.heads
-        self.shape = Shape(spec.layers, spec.kv_heads, spec.head_size)
+        self.shape = CacheShape(spec.layers, spec.kv_heads, spec.head_size)
         self.vocabulary = spec.vocabulary
         self.dtype = dtype
         self.device = device

@@ -14,8 +14,14 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.models.chat.gguf.metadata import Metadata
 from headway.models.chat.gguf.model import configuration
-from headway.models.chat.gguf.tensors import ROPE_FACTORS, Stored, TooLargeForFloat16, stored, write
-from headway.models.chat.gguf.vocabulary import Vocabulary
+from headway.models.chat.gguf.tensors import (
+    ROPE_FACTORS,
+    Converted,
+    TooLargeForFloat16,
+    stored,
+    write,
+)
+from headway.models.chat.gguf.vocabulary import GgufVocabulary
 from headway.models.sources.unfinished import unfinished_folder
 
 CONVERTER = 3  # raise when what is written changes: the cache is keyed by it
@@ -76,7 +82,7 @@ def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
         vocabulary=len(metadata.get("tokenizer.ggml.tokens", [])),
         rope_factors=factors,
     )
-    vocabulary = Vocabulary(metadata)
+    vocabulary = GgufVocabulary(metadata)
     tokenizer = vocabulary.tokenizer()
     template = metadata.get("tokenizer.chat_template")
     recommended = {
@@ -110,7 +116,7 @@ def _write_tensors(
             return
 
 
-def _check_room(tensors: Sequence[Stored], metadata: Metadata, folder: Path) -> None:
+def _check_room(tensors: Sequence[Converted], metadata: Metadata, folder: Path) -> None:
     """Says how large the folder becomes, and refuses where the disk has not that much room."""
     size = sum(each.size for each in tensors) + 2**26  # and what is beside the tensors
     free = shutil.disk_usage(folder).free

@@ -11,37 +11,34 @@ import numpy as np
 
 from headway.models.chat.gguf.metadata import Metadata
 
+# transformers' names of a layer's parts, and llama.cpp's.
 _LAYER = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
 }
 _TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
 }
-_QKV, _MLP = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up", "ffn_down")
+_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output")
+_MLP = ("ffn_gate", "ffn_up", "ffn_down")
 ROPE_FACTORS = "rope_freqs.weight"
 _WITHOUT_EFFECT = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
-_KEPT = {
-    "F32": "F32",
-    "F16": "F16",
-    "BF16": "BF16",
-}  # the others are made F16 where that holds them
-_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+_BYTES = {"F32": 4, "F16": 2, "BF16": 2}  # kept; other kinds are made F16 where that holds them
 _LARGEST = float(np.finfo(np.float16).max)
 
 
-class Stored(NamedTuple):
+class Converted(NamedTuple):
     """A tensor of the file, and what becomes of it."""
 
     tensor: Any
@@ -60,31 +57,42 @@ def stored(
     config: dict[str, Any],
     metadata: Metadata,
     wide: frozenset[str] = frozenset(),
-) -> list[Stored]:
+) -> list[Converted]:
     """Raises ConfigError where one is missing, is of another shape, or is not known. Adds to the
     configuration which biases there are, and whether the head is the embedding. `wide`: quantised
     tensors that are too large for float16."""
+    from headway.engine.architecture import LlamaSpec
+
     found = {tensor.name: tensor for tensor in tensors}
     kind = config["model_type"]
     if kind == "llama":
-        config["attention_bias"] = _has_biases(found, (*_QKV, "attn_output"), metadata)
+        config["attention_bias"] = _has_biases(found, _ATTENTION, metadata)
         config["mlp_bias"] = _has_biases(found, _MLP, metadata)
-    shapes = dict(_expected(config))
-    for name in found.keys() - shapes.keys():
-        if not _WITHOUT_EFFECT.fullmatch(name):
-            raise metadata.refusal(f"its tensor {name!r} is not known in a {kind!r} model")
     config["tie_word_embeddings"] = "output.weight" not in found
-    if config["tie_word_embeddings"]:
-        del shapes["output.weight"]
-    for name, shape in shapes.items():
+    expected = {_ggufs_name(name): (name, shape) for name, shape in LlamaSpec.of(config).tensors()}
+    for unknown in found.keys() - expected.keys():
+        if not _WITHOUT_EFFECT.fullmatch(unknown):
+            raise metadata.refusal(f"its tensor {unknown!r} is not known in a {kind!r} model")
+    for name, (_, shape) in expected.items():
         if name not in found:
             raise metadata.refusal(f"it holds no tensor {name!r}")
         got = tuple(int(each) for each in reversed(found[name].shape))
         if got != shape:
             raise metadata.refusal(f"its tensor {name!r} is {got}; its metadata says {shape}")
-    matrices = {found[name].tensor_type.name for name, shape in shapes.items() if len(shape) > 1}
+    matrices = {found[each].tensor_type.name for each, (_, shape) in expected.items() if shape[1:]}
     config["dtype"] = _dtype(matrices)
-    return [_stored(found[name], shape, config, metadata, wide) for name, shape in shapes.items()]
+    return [
+        _stored(found[each], name, shape, config, metadata, wide)
+        for each, (name, shape) in expected.items()
+    ]
+
+
+def _ggufs_name(name: str) -> str:
+    if name in _TOP:
+        return _TOP[name]
+    layer, _, rest = name.removeprefix("model.layers.").partition(".")
+    part, _, what = rest.rpartition(".")
+    return f"blk.{layer}.{_LAYER[part]}.{what}"
 
 
 def _dtype(kinds: set[str]) -> str:
@@ -102,43 +110,14 @@ def _has_biases(found: Mapping[str, Any], names: Sequence[str], metadata: Metada
     return all(biases)
 
 
-def _expected(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, inner, size = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    queries = config["num_attention_heads"] * size
-    keys = config["num_key_value_heads"] * size
-    shapes: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,),
-        "ffn_norm": (hidden,),
-        "attn_q": (queries, hidden),
-        "attn_k": (keys, hidden),
-        "attn_v": (keys, hidden),
-        "attn_output": (hidden, queries),
-        "ffn_gate": (inner, hidden),
-        "ffn_up": (inner, hidden),
-        "ffn_down": (hidden, inner),
-    }
-    biased: list[str] = list(_QKV) if config["model_type"] == "qwen2" else []
-    biased += [*_QKV, "attn_output"] if config.get("attention_bias") else []
-    biased += _MLP if config.get("mlp_bias") else []
-    if config["model_type"] == "qwen3":
-        shapes |= {"attn_q_norm": (size,), "attn_k_norm": (size,)}
-    yield "token_embd.weight", (config["vocab_size"], hidden)
-    for layer in range(config["num_hidden_layers"]):
-        for name, shape in shapes.items():
-            yield f"blk.{layer}.{name}.weight", shape
-        for name in biased:
-            yield f"blk.{layer}.{name}.bias", shapes[name][:1]
-    yield "output_norm.weight", (hidden,)
-    yield "output.weight", (config["vocab_size"], hidden)
-
-
 def _stored(
     tensor: Any,
+    name: str,
     shape: tuple[int, ...],
     config: Mapping[str, Any],
     metadata: Metadata,
     wide: frozenset[str],
-) -> Stored:
+) -> Converted:
     from gguf.quants import dequantize
 
     kind = tensor.tensor_type.name
@@ -146,14 +125,10 @@ def _stored(
         dequantize(tensor.data[:1], tensor.tensor_type)
     except NotImplementedError:
         raise metadata.refusal(f"its tensor {tensor.name!r} is {kind}: not supported") from None
-    name, heads_of = _TOP.get(tensor.name), None
-    if name is None:
-        _, layer, part, what = tensor.name.split(".")
-        name = f"model.layers.{layer}.{_LAYER[part]}.{what}"
-        if config["model_type"] == "llama" and part in ("attn_q", "attn_k"):
-            heads_of = config["head_dim"]
-    dtype = _KEPT.get(kind) or ("F32" if tensor.name in wide else "F16")
-    return Stored(tensor, name, shape, dtype, heads_of)
+    is_rotated = name.split(".")[-2] in ("q_proj", "k_proj")
+    heads_of = config["head_dim"] if config["model_type"] == "llama" and is_rotated else None
+    dtype = kind if kind in _BYTES else "F32" if tensor.name in wide else "F16"
+    return Converted(tensor, name, shape, dtype, heads_of)
 
 
 class TooLargeForFloat16(Exception):
@@ -164,7 +139,7 @@ class TooLargeForFloat16(Exception):
         self.name = name
 
 
-def _dequantised(each: Stored) -> Iterator[np.ndarray]:
+def _dequantised(each: Converted) -> Iterator[np.ndarray]:
     """A part of the rows at a time: all of them in float32 may be larger than memory."""
     from gguf.quants import dequantize
 
@@ -180,7 +155,7 @@ def _dequantised(each: Stored) -> Iterator[np.ndarray]:
             yield rows.astype(np.float16)
 
 
-def write(tensors: Sequence[Stored], file: Path) -> None:
+def write(tensors: Sequence[Converted], file: Path) -> None:
     """As safetensors has it: a description, then one tensor after the other."""
     described: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     place = 0
@@ -199,7 +174,7 @@ def write(tensors: Sequence[Stored], file: Path) -> None:
             opened.write(_bytes_of(each))
 
 
-def _bytes_of(each: Stored) -> Any:
+def _bytes_of(each: Converted) -> Any:
     kind = each.tensor.tensor_type.name
     if kind == "BF16":
         values = np.ascontiguousarray(each.tensor.data).view(np.uint16)

@@ -37,7 +37,7 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-class Vocabulary:
+class GgufVocabulary:
     """Raises ConfigError for what is not read, or makes no sense."""
 
     def __init__(self, metadata: Metadata) -> None:
@@ -126,7 +126,7 @@ class Vocabulary:
 class _Bytes:
     """GPT-2's kind."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GgufVocabulary) -> None:
         self._vocabulary = vocabulary
         metadata = self._metadata = vocabulary.metadata
         pre = metadata.need("tokenizer.ggml.pre")
@@ -171,7 +171,7 @@ class _Bytes:
 class _Pieces:
     """SentencePiece's: two neighbours that are a piece together become it, best score first."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GgufVocabulary) -> None:
         self._vocabulary = vocabulary
         metadata = self._metadata = vocabulary.metadata
         self._scores: Sequence[float] = metadata.need("tokenizer.ggml.scores")

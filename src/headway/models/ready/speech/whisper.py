@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
+from headway.files import read_optional_json
 from headway.models.ready.speech.audio import RATE, Samples
 from headway.models.ready.speech.transcribe import Clip, Heard, SpeechModel
-from headway.models.sources.weights import read_json
 
 _AT_ONCE = 16  # parts
 
@@ -93,8 +93,7 @@ class Whisper(SpeechModel):
 
 def _languages_in(path: Path) -> tuple[str, ...]:
     """Those that the folder names; none: it does not say."""
-    file = path / "generation_config.json"
-    said = read_json(file) if file.is_file() else {}
+    said = read_optional_json(path / "generation_config.json")
     if said.get("is_multilingual") is False:
         return ("en",)
     tokens = said.get("lang_to_id") or {}

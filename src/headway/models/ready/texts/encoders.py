@@ -13,6 +13,7 @@ import numpy
 from headway.backends.onnx import device_of, likely_device, open_session
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
+from headway.files import ProofNote
 from headway.models.ready.texts import opening, packed, proof
 
 Array = numpy.ndarray[Any, Any]
@@ -31,6 +32,7 @@ class EncodedBatch(NamedTuple):
 Head = Callable[[Any, Any], Any]
 
 
+ONNX_FILES = ("onnx/model.onnx", "model.onnx")  # the first that a folder has
 _OUTPUTS = ("last_hidden_state", "token_embeddings", "logits")  # of an ONNX file
 
 
@@ -91,7 +93,7 @@ class OnnxEncoder:
         self,
         find: Callable[[], Path],
         *,
-        names: Sequence[str] = ("onnx/model.onnx", "model.onnx"),
+        names: Sequence[str] = ONNX_FILES,
         output: str | None = None,
         device: str = "",
         threads: int = 1,
@@ -121,8 +123,8 @@ class OnnxEncoder:
             self._prove(texts)
 
     def _prove(self, texts: ProofTexts) -> None:
-        note = proof.Note([self._file()], self._device, len(texts.alone[-1].ids[0]))
-        found = note.read()
+        note = proof.note_of([self._file()], self._device, len(texts.alone[-1].ids[0]))
+        found = proof.noted(note)
         if found is None:
             alone = _alone(self._given, texts, self._file())
             bounds = proof.bounds_of(alone, alone)
@@ -209,7 +211,7 @@ class TorchEncoder:
         self._device = choose_device(torch, self._device_asked)
         self._takes_types = opening.takes_types(self._path)
         note = None if texts is None else self._note(transformers, texts)
-        found = None if note is None else note.read()
+        found = None if note is None else proof.noted(note)
         if texts is not None and found is None:
             opening.check_tokenizer(self._path)
             found = self._prove(texts)
@@ -230,8 +232,8 @@ class TorchEncoder:
         if self.packs:
             packed.use(self._model)
 
-    def _note(self, transformers: Any, texts: ProofTexts) -> proof.Note:
-        return proof.Note(
+    def _note(self, transformers: Any, texts: ProofTexts) -> ProofNote:
+        return proof.note_of(
             [self._path / "config.json"],
             *(self._torch.__version__, transformers.__version__, self._auto_class, self.packs),
             *(self._device, self._dtype, len(texts.alone[-1].ids[0])),

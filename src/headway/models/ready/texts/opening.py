@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.models.sources.weights import read_json
+from headway.files import read_json, read_optional_json
 
 # Of these, which write texts, the half that reads them serves alone.
 _ENCODERS = {
@@ -99,8 +99,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def takes_types(path: Path) -> bool:
     """Whether its tokenizer says which of two texts a token is of."""
-    file = path / "tokenizer_config.json"
-    names = read_json(file).get("model_input_names") if file.is_file() else None
+    names = read_optional_json(path / "tokenizer_config.json").get("model_input_names")
     return names is None or "token_type_ids" in names
 
 

@@ -6,8 +6,6 @@ length at a time, or one text at a time. What was found is noted in the cache fo
 the configuration and of all that computes it: weights do not change what is computed.
 """
 
-import contextlib
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy
 
 from headway.errors import ConfigError
+from headway.files import ProofNote
 
 Array = numpy.ndarray[Any, Any]
 Together = Literal["any", "one length", "one text"]
@@ -113,31 +112,12 @@ def tell(together: Together, where: Path) -> Together:
 # ---- what was proved before
 
 
-class Note:
-    """Of one network. Without a folder for it, every start proves it again."""
+def note_of(files: Iterable[Path], *parts: object) -> ProofNote:
+    """Of one network."""
+    own = (Path(__file__).with_name(f"{name}.py") for name in ("encoders", "packed", "proof"))
+    return ProofNote([*files, *own], *parts)
 
-    def __init__(self, files: Iterable[Path], *parts: object) -> None:
-        from headway.engine.cached import cache_folder
 
-        digest = hashlib.sha256("\0".join(map(str, parts)).encode())
-        own = Path(__file__).parent
-        for file in (*files, *(own / f"{name}.py" for name in ("encoders", "packed", "proof"))):
-            digest.update(file.read_bytes())
-        try:
-            folder = cache_folder("proofs")
-        except OSError:
-            self._file = None
-            return
-        self._file = folder / f"{digest.hexdigest()[:32]}.txt"
-
-    def read(self) -> Together | None:
-        try:
-            found = self._file.read_text() if self._file is not None else ""
-        except OSError:
-            return None
-        return next((each for each in get_args(Together) if each == found), None)
-
-    def write(self, together: Together) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # then the next start proves it again
-                self._file.write_text(together)
+def noted(note: ProofNote) -> Together | None:
+    found = note.read()
+    return next((each for each in get_args(Together) if each == found), None)

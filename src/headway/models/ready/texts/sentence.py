@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from headway.errors import ConfigError
+from headway.files import read_optional_json
 from headway.models.ready.texts.pooling import (
     POOLINGS,
     Array,
@@ -27,7 +28,6 @@ from headway.models.ready.texts.pooling import (
     identity,
     unit,
 )
-from headway.models.sources.weights import read_json
 
 # Older names of the pooling modes, in the order in which they are laid side by side.
 _OLDER_MODES = {
@@ -51,7 +51,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 @dataclass(frozen=True, slots=True)
-class Sentences:
+class SentenceFolder:
     """What the folder says beside its network."""
 
     network: Path  # where that is
@@ -68,7 +68,7 @@ class Sentences:
     activation: str = ""  # of a cross-encoder's logits
 
 
-def read_sentences(path: Path) -> Sentences:
+def read_sentences(path: Path) -> SentenceFolder:
     """Raises ConfigError, naming what is not served."""
     overall = _overall(path)
     modules = _modules(path)
@@ -82,7 +82,7 @@ def read_sentences(path: Path) -> Sentences:
         steps.append(Truncate(int(overall["truncate_dim"])))
     lengths = _lengths(network)
     prompts = {name: text or "" for name, text in (overall.get("prompts") or {}).items()}
-    return Sentences(
+    return SentenceFolder(
         network=network,
         pooling=pooled.pooling,
         is_pooled=bool(modules) and pooled.pooling is not None,
@@ -117,9 +117,7 @@ class _Fields:
 
     def __init__(self, file: Path, found: Mapping[str, Any] | None = None) -> None:
         self.file = file
-        if found is None:
-            found = read_json(file) if file.is_file() else {}
-        self._left = dict(found)
+        self._left = dict(read_optional_json(file) if found is None else found)
 
     def take(self, name: str, default: Any = None) -> Any:
         return self._left.pop(name, default)

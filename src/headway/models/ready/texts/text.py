@@ -10,10 +10,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy
 
 from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
+from headway.files import read_optional_json
 from headway.model import Model, Tensor
 from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofTexts
 from headway.models.ready.texts.proof import LENGTHS
-from headway.models.sources.weights import read_json
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -236,7 +236,7 @@ class _Types(NamedTuple):
 def _cut_side(folder: Path) -> str:
     """Of a text that is too long."""
     file = folder / "tokenizer_config.json"
-    side = read_json(file).get("truncation_side") if file.is_file() else None
+    side = read_optional_json(file).get("truncation_side")
     if side not in (None, "left", "right"):
         raise ConfigError(f"{file}: truncation_side = {side!r} is not served")
     return side or "right"

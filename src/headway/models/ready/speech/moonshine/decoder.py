@@ -24,7 +24,7 @@ def blocks_of(frames: int) -> int:
     return -(-frames // BLOCK)
 
 
-class Decoder:
+class MoonshineDecoder:
     """`hear` and `step` are the two sessions of `decoder_sessions`."""
 
     def __init__(self, hear: Any, step: Any) -> None:

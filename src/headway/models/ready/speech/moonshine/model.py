@@ -14,7 +14,7 @@ import numpy
 
 from headway.errors import ConfigError
 from headway.models.ready.speech.audio import RATE, Samples
-from headway.models.ready.speech.moonshine.decoder import Decoder, blocks_of
+from headway.models.ready.speech.moonshine.decoder import MoonshineDecoder, blocks_of
 from headway.models.ready.speech.moonshine.encoder import has_fast_int8
 from headway.models.ready.speech.moonshine.graph import BLOCK, decoder_sessions, encoder_session
 from headway.models.ready.speech.transcribe import SAMPLES_S, SpeechModel
@@ -98,7 +98,7 @@ class Moonshine(SpeechModel):
         self._encoder = encoder_session(
             folder / "encoder_model.ort", threads=self._threads, is_int8=self._is_int8
         )
-        self._decoder = Decoder(
+        self._decoder = MoonshineDecoder(
             *decoder_sessions(
                 folder / "decoder_model_merged.ort", threads=self._threads, is_int8=self._is_int8
             )

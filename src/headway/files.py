@@ -1,0 +1,70 @@
+"""JSON files that come with models, and the cache: where what was fetched, made or proved once is
+kept for the next start."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headway.errors import ConfigError
+
+
+def read_json(path: Path, *, most_bytes: int | None = None) -> dict[str, Any]:
+    """The object in it. Raises ConfigError."""
+    try:
+        if most_bytes is not None and path.stat().st_size > most_bytes:
+            raise ConfigError(f"{path}: is larger than {most_bytes} bytes")
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: an object is expected")
+    return found
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """Empty where there is no such file. Raises ConfigError."""
+    return read_json(path) if path.is_file() else {}
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway"
+
+
+def trusted_folder(name: str) -> Path:
+    """In the cache. What lies there is run or believed, so nobody else may write it. Raises
+    OSError."""
+    folder = cache_folder() / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+        raise PermissionError(f"others may write into {folder}")
+    return folder
+
+
+class ProofNote:
+    """That a computation has proved itself, by the hash of all that it rests on. Where it cannot be
+    kept, every start proves it again."""
+
+    def __init__(self, files: Iterable[Path], *parts: object) -> None:
+        digest = hashlib.sha256("\0".join(map(str, parts)).encode())
+        for file in files:
+            digest.update(file.read_bytes())
+        self._file: Path | None = None
+        with contextlib.suppress(OSError):
+            self._file = trusted_folder("proofs") / f"{digest.hexdigest()[:32]}.txt"
+
+    def read(self) -> str | None:
+        """The verdict."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                return self._file.read_text() or None  # the disk was full
+        return None
+
+    def write(self, verdict: str) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.write_text(verdict)
