@@ -21,7 +21,7 @@ REQUESTS = 2_500
 SEEDS = 3
 LAWS = ("poisson", "mmpp", "fanout", "step", "gamma,2.5", "pareto,1.6", "diurnal", "cron,0.2")
 WORST = 1.2  # times plain fire-when-idle
-NOISE_OF_P99 = 0.1  # between two policies, on so few requests
+NOISE_OF_P99 = 0.2  # between two policies, on so few requests
 
 
 def worlds(count: int) -> pytest.MarkDecorator:
@@ -123,4 +123,4 @@ def test_where_batches_straggle_as_many_are_in_time_as_with_the_best_fixed_setti
         ours.append(outcome.within(world.slo_s) / requests)
         fixed = score_grid(scenario, (0.0, 0.005, 0.010, 0.020, 0.050), (64,))
         best.append(max(score.in_time for score in fixed.values()))
-    assert sum(ours) >= 1.02 * sum(best), f"{ours} beside {best}"
+    assert sum(ours) >= sum(best), f"{ours} beside {best}"

@@ -200,8 +200,8 @@ class Costs:
     def paying_rows(self, waiting: int, size: int = 0) -> int:
         """How many of so many waiting rows share a batch: as many as pay.
 
-        Not with a begun tile that makes it serve clearly fewer rows a second; and in parts, if
-        that takes hardly longer for all of them, as the first are answered sooner.
+        Not with a begun tile that makes it serve clearly fewer rows a second; and only half of
+        them, if as many are served a second then: the first are answered sooner.
         """
         most = min(waiting, self.best_rows(size))
         by_rows = self._by_rows(size)
@@ -213,13 +213,13 @@ class Costs:
         full = peaks[at - 1] if at else most
         if most * (by_rows[full] or 0.0) < full * all_s * (1 - WORTH_IT):
             return full
-        parts, part = 1, most
+        part = most
         while part > 1:
-            half = -(-most // (2 * parts))
+            half = -(-part // 2)
             half_s = by_rows[half]
-            if half_s is None or 2 * parts * half_s > all_s * (1 + WORTH_IT):
+            if half_s is None or half * all_s < most * half_s * (1 - WORTH_IT):
                 break
-            parts, part = 2 * parts, half
+            part = half
         return part
 
     def _peaks_at(self, size: int) -> list[int]:
