@@ -8,7 +8,17 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from benchmarks import attacks, decisions, grid, optimum, overhead, scheduling, serving
+from benchmarks import (
+    ablation,
+    attacks,
+    closed_http,
+    decisions,
+    grid,
+    optimum,
+    overhead,
+    scheduling,
+    serving,
+)
 from benchmarks.peers import http_beside_engine
 from benchmarks.peers import run as peers
 from benchmarks.report import Benchmark, Report, machine, machine_in_short
@@ -16,10 +26,12 @@ from benchmarks.report import Benchmark, Report, machine, machine_in_short
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
     **optimum.BENCHMARKS,
+    **ablation.BENCHMARKS,
     **grid.BENCHMARKS,
     **overhead.BENCHMARKS,
     **decisions.BENCHMARKS,
     **serving.BENCHMARKS,
+    **closed_http.BENCHMARKS,
     **attacks.BENCHMARKS,
     **peers.BENCHMARKS,
     **http_beside_engine.BENCHMARKS,

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from headway.core.batching.sizing import Sizing
+
 from benchmarks.report import Bar, Benchmark, Report, machine
 from headway.core.batching import scheduler as deciding
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.scheduler import Scheduler
-from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.items import Item, Priority, Run
 from headway.core.policy import Policy

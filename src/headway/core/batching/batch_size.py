@@ -63,9 +63,9 @@ class BatchSize:
         if setting is not None and not size:
             best = self._costs.best_rows()
             return min(best, self._rehearsal.rows_to_take(rows, setting.cap_rows))
-        if self._arrivals.is_closed and running.workers == 1:
-            rows = self._gathering.part_rows(lane)
-        elif setting is None and running.free > 1:
+        if self._arrivals.is_closed and running.workers == 1:  # nobody joins those who stay
+            return min(self._gathering.part_rows(lane), self._costs.best_rows(size))
+        if setting is None and running.free > 1:
             rows = self._shared(rows, size, running.free)
         return self._costs.paying_rows(rows, size)
 

@@ -165,8 +165,7 @@ class AutoRule:
         """Until the oldest has waited as long as the rehearsal says."""
         oldest = lane.oldest()
         assert oldest is not None
-        rehearsal = self._rehearsal
-        rehearsal.size, rehearsal.item_rows = lane.mean_size, lane.rows / lane.items
+        self._rehearsal.meet(lane.mean_size, lane.rows / lane.items)
         self.linger_cap_s = self._window_s(lane)
         due = oldest.arrived_at + self.linger_cap_s
         if now < due:

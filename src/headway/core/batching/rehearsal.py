@@ -23,16 +23,12 @@ from headway.core.queueing.running import Running
 
 _MOST = 2048  # arrivals of a replay …
 _LEAST = 256  # … and at least: fewer are replayed over and over
-_FIRST, _EVERY = 16, 512  # arrivals before the first rehearsal, and at most between two looks
-_SETTLED = 2048  # arrivals between two rehearsals where the last one changed nothing
-_CHANGED = 1.4  # times as many or as few arrivals a second: all settings are tried again
-_SLOWER = 1.1  # times what batches took: a setting that was right may not be
-_EARLY, _EARLY_SLICES = 1024, 6  # up to so many arrivals, so many slices at once
+_FIRST, _EVERY = 16, 512  # arrivals before the first rehearsal, and at most between two
 _STEP_S = 2.5e-6  # what one batch of a replay takes, about: `benchmarks decisions` measures it
-_ROUND = 150  # batches of a replay take as long as what a rehearsal does beside its replays
 _SHARE = 0.01  # of the time is spent on rehearsing, at most, …
 _LENT_S = 0.1  # … and so much at the start
-_WINDOWS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)  # times what one item takes
+_WINDOWS = 8  # are looked at, each half of the one before; the longest: …
+_LONGEST = 4.0  # times what one item takes
 _BETTER = math.log(0.98)  # of the present score: less is chance
 _BAR = 0.8  # of the best tail so far: a better one need not be known exactly
 # Standard deviations of a Poisson count: a size may serve so much less than the rate that was seen.
@@ -77,17 +73,13 @@ class Rehearsal:
         self._max_rows = policy.max_batch_size
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
-        self.size = 0  # of an item, on average
-        self.item_rows = 1.0  # likewise
-        self._size, self._item_rows = 0, 1.0  # the same, when the round began
+        self._met = 0, 1.0  # the size of an item, and its rows, on average
+        self._size, self._item_rows = self._met  # when the round began
         self._recent = array("d")  # when items arrived
         self._arrivals = 0
         self._due = _FIRST  # arrivals
         self._since = self._not_before = -math.inf
         self._work = 0  # so far, in batches of a replay
-        self._rate_rps = 0.0  # when all settings were tried last
-        self._settled_until = 0  # arrivals, …
-        self._settled = (0.0, 0.0)  # … if as many come, and batches take as long, as then
         self._round: Iterator[int] | None = None
         self.setting: Setting | None = None  # None: nothing is known yet
         self._surge = Surge(Sustained())
@@ -98,6 +90,10 @@ class Rehearsal:
         if len(recent) > 2 * _MOST:
             del recent[:-_MOST]
         self._arrivals += len(times)
+
+    def meet(self, size: int, item_rows: float) -> None:
+        """Items that wait are of that size, and have so many rows, on average."""
+        self._met = size, item_rows
 
     def cap_now(self, cap_rows: int) -> int:
         """So many rows at once, or what several workers take instead while more come."""
@@ -110,7 +106,7 @@ class Rehearsal:
     def start_over(self) -> None:
         """The workers are not what they seemed to be: rehearse at once, and try all settings."""
         self._round, self._due = None, max(_FIRST, self._arrivals)
-        self._settled_until, self._rate_rps = 0, 0.0
+        self.setting = None
 
     def step(self, now: float) -> None:
         """Do a little, if something is to be done. (One worker: there is nothing to choose.)"""
@@ -120,19 +116,16 @@ class Rehearsal:
             if self._arrivals < self._due or now < self._not_before:
                 return
             self._due = self._arrivals + min(self._arrivals, _EVERY)
-            if self._arrivals < self._settled_until and self._is_as_before():
-                return
             if self._since == -math.inf:
                 self._since = now
             self._round = self._rehearse()
-        for _ in range(_EARLY_SLICES if self._arrivals < _EARLY else 1):
-            work = next(self._round, None)
-            if work is None:
-                self._round = None
-                # What the first rounds take is lent: those that follow wait until it is paid back.
-                self._not_before = self._since + (self.spent_s - _LENT_S) / _SHARE
-                return
+        work = next(self._round, None)
+        if work is not None:
             self._work += work
+            return
+        self._round = None
+        # What the first rounds take is lent: those that follow wait until it is paid back.
+        self._not_before = self._since + (self.spent_s - _LENT_S) / _SHARE
 
     @property
     def spent_s(self) -> float:
@@ -140,7 +133,6 @@ class Rehearsal:
         return self._work * _STEP_S
 
     def _rehearse(self) -> Iterator[int]:
-        yield _ROUND
         round_ = self._new_round()
         if round_ is None:
             return
@@ -151,12 +143,8 @@ class Rehearsal:
         if before.cap_rows < caps[0]:
             before = before._replace(cap_rows=caps[0])  # the one in force does not keep up
         yield from self._try(before, round_)
-        is_wide = len(self._recent) < _MOST or not _is_near(
-            round_.rate_rps, self._rate_rps, _CHANGED
-        )
-        if is_wide:
-            self._rate_rps = round_.rate_rps
-        else:
+        is_wide = self.setting is None or len(self._recent) < _MOST
+        if not is_wide:
             windows = _around(windows, before.window_s)
             caps = _around(caps, before.cap_rows)
         yield from self._try_windows(windows, round_)
@@ -165,11 +153,7 @@ class Rehearsal:
             yield from self._try_windows(windows, round_)
         best = round_.best()
         is_better = self.setting is None or round_.score(best) < round_.score(before) + _BETTER
-        chosen = self._reached(best if is_better else before, round_, all_caps)
-        if chosen == self.setting and not is_wide:
-            self._settled_until = self._arrivals + _SETTLED
-            self._settled = round_.rate_rps, self._batch_s()
-        self.setting = chosen
+        self.setting = self._reached(best if is_better else before, round_, all_caps)
 
     def _reached(self, setting: Setting, round_: _Round, caps: Sequence[int]) -> Setting:
         """With the least cap that is the same as far as was seen: when more come it is lifted, but
@@ -178,23 +162,8 @@ class Rehearsal:
         least = caps[min(bisect_left(caps, largest), len(caps) - 1)]
         return setting._replace(cap_rows=min(setting.cap_rows, least))
 
-    def _is_as_before(self) -> bool:
-        """Do as many come, and do batches take as long, as when the last rehearsal changed
-        nothing?"""
-        rate_rps, batch_s = self._settled
-        came_s = self._recent[-1] - self._recent[-_EVERY]
-        return (
-            came_s > 0.0
-            and _is_near(_EVERY / came_s, rate_rps, _CHANGED)
-            and _is_near(self._batch_s(), batch_s, _SLOWER)
-        )
-
-    def _batch_s(self) -> float:
-        """What a batch of the best size takes now."""
-        return self._costs.predict(self._costs.best_rows(self.size), self.size) or 0.0
-
     def _new_round(self) -> _Round | None:
-        self._size, self._item_rows = self.size, self.item_rows
+        self._size, self._item_rows = self._met
         by_rows, scale = self._costs.by_rows(self._size)
         # What batches take on average. Which of them are slow is chance, and met by another setting
         # in another place: of settings that are replayed with it, the luckiest would win.
@@ -261,8 +230,9 @@ class Rehearsal:
         return max(1, int(rows / self._item_rows))
 
     def _windows(self, round_: _Round) -> list[float]:
-        alone_s = round_.traffic.seconds[1]
-        return sorted({min(times * alone_s, self._max_wait_s) for times in _WINDOWS})
+        longest_s = _LONGEST * round_.traffic.seconds[1]
+        windows = {min(longest_s / 2**halved, self._max_wait_s) for halved in range(_WINDOWS)}
+        return [0.0, *sorted(windows - {0.0})]
 
     def _caps(self, round_: _Round) -> list[int]:
         """Those with which the workers keep up."""
@@ -293,10 +263,6 @@ def _stretched(rows: int, by_rows: Sequence[float | None]) -> int:
     while rows + 1 < len(by_rows) and (by_rows[rows + 1] or math.inf) <= most_s:
         rows += 1
     return rows
-
-
-def _is_near(value: float, other: float, times: float) -> bool:
-    return value <= times * other and other <= times * value
 
 
 _Number = TypeVar("_Number", int, float)

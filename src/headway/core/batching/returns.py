@@ -54,15 +54,22 @@ class Away:
         return spread_s <= min(_IN_STEP * alone_s, self.times[len(self.times) // 2])
 
 
+class _Seen(NamedTuple):
+    """What came of one answer."""
+
+    gaps: list[float]  # after which callers came, ascending
+    seen_s: float  # until the next answer
+    thinking: int  # these, and those that did not come
+
+
 class Returns:
     def __init__(self) -> None:
-        # After each batch: when callers came, for how long it was seen, and how many did not come.
-        self._seen: deque[tuple[list[float], float, int]] = deque(maxlen=_BATCHES)
+        self._seen: deque[_Seen] = deque(maxlen=_BATCHES)
 
     def learn(self, came: Sequence[float], since: float, until: float, thinking: int) -> None:
         """Of so many callers that thought since an answer, these came until the next one."""
         gaps = sorted([max(0.0, at - since) for at in came])
-        self._seen.append((gaps, until - since, max(0, thinking - len(gaps))))
+        self._seen.append(_Seen(gaps, until - since, max(thinking, len(gaps))))
 
     def away(self) -> Away | None:
         """By Kaplan and Meier: who is not back by the next answer is lost from sight, no more.
@@ -71,26 +78,26 @@ class Returns:
         Of batches after which few were away nothing is learned: callers that wait for each other
         do not come while others of them are here.
         """
+        most = max([each.thinking for each in self._seen], default=0)
         gaps: list[float] = []
-        lost: list[tuple[float, int]] = []
-        most = max([len(came) + missing for came, _, missing in self._seen], default=0)
-        for came, seen_s, missing in reversed(self._seen):
-            if 2 * (len(came) + missing) <= most:
-                continue
-            gaps += came
-            lost.append((seen_s, missing))
-            if len(gaps) >= _ENOUGH:
-                break
+        lost: list[_Seen] = []
+        for each in reversed(self._seen):
+            if 2 * each.thinking > most and len(gaps) < _ENOUGH:
+                gaps += each.gaps
+                lost.append(each)
         if not gaps:
             return None
         gaps.sort()
-        lost.sort()
-        left = len(gaps) + sum([missing for _, missing in lost])
-        thought_s = sum(gaps) + sum([seen_s * missing for seen_s, missing in lost])
-        share, at, shares = 1.0, 0, []
+        lost.sort(key=lambda each: each.seen_s)
+        left, thought_s = 0, sum(gaps)
+        for each in lost:
+            left += each.thinking
+            thought_s += each.seen_s * (each.thinking - len(each.gaps))
+        share, at = 1.0, 0
+        shares: list[float] = []
         for gap in gaps:
-            while at < len(lost) and lost[at][0] < gap:
-                left -= lost[at][1]
+            while at < len(lost) and lost[at].seen_s < gap:
+                left -= lost[at].thinking - len(lost[at].gaps)
                 at += 1
             share *= 1.0 - 1.0 / left
             shares.append(share)
@@ -111,9 +118,7 @@ def starts(away: Away, callers: int, seconds: Sequence[float], most: int) -> lis
     half_s = seconds[max(1, all_ // 2)]
     waits = {*looks, *[(at - half_s) / 2 for at in looks if at > half_s]}
     waits.add(_all_back_s(away, callers))
-    return [
-        _at(wait_s, away, callers, seconds, most) for wait_s in (0.0, *sorted(waits - {0.0}))
-    ]
+    return [_at(wait_s, away, callers, seconds, most) for wait_s in (0.0, *sorted(waits - {0.0}))]
 
 
 def together(away: Away, callers: int, seconds: Sequence[float], most: int) -> Start:
@@ -133,9 +138,7 @@ def _all_back_s(away: Away, callers: int) -> float:
     return times[min(len(times) - 1, int(len(times) * (1.0 - _HALF / callers)))]
 
 
-def _at(
-    wait_s: float, away: Away, callers: int, seconds: Sequence[float], most: int
-) -> Start:
+def _at(wait_s: float, away: Away, callers: int, seconds: Sequence[float], most: int) -> Start:
     """With this wait before each batch."""
     items = float(min(callers, most))
     missed = away.at(wait_s)
