@@ -16,6 +16,7 @@ from benchmarks import (
     grid,
     optimum,
     overhead,
+    pool_slo,
     scheduling,
     serving,
 )
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **optimum.BENCHMARKS,
     **ablation.BENCHMARKS,
     **grid.BENCHMARKS,
+    **pool_slo.BENCHMARKS,
     **overhead.BENCHMARKS,
     **decisions.BENCHMARKS,
     **serving.BENCHMARKS,

@@ -81,6 +81,15 @@ def _open(*curves: Curve) -> list[World]:
     ]
 
 
+def _requests_of_many() -> list[World]:
+    """One client sends many values at once, waits for all, and sends the next ones."""
+    return [
+        World("many", curve, clients=Clients(20, 2.0, "barrier"), speeds=(1.0,) * workers)
+        for curve in (STEEP, FLAT)
+        for workers in (2, 4)
+    ]
+
+
 def _unequal() -> list[World]:
     return [World("unequal", FLAT, load=load, speeds=(1.0, 2.5)) for load in (0.2, 0.5)]
 
@@ -179,8 +188,8 @@ ABLATIONS = (
     ),
     Ablation("a pool's cap is lifted while more come", _pools(), _no_surge),
     Ablation(
-        "free workers share a queue",
-        _pools(),
+        "free workers share what came at once",
+        _requests_of_many(),
         _without(BatchSize, "_shared", lambda self, rows, size, workers: rows),
     ),
     Ablation(

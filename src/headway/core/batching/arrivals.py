@@ -12,10 +12,7 @@ from headway.core.batching.returns import Returns
 _WINDOW = 16  # batches over which the most items at once are remembered
 _NEARLY = 0.5  # times the square root of their number are missing: nearly all callers are here
 _CLOSED = 0.7  # of the batches had nearly all callers here before they ended: a closed loop
-_PEAK_RATE = 0.05  # of each batch goes into that share
-_SURER = 0.5  # batch without: what that share starts with, where none of several was ever missing
-_SEVERAL = 4
-_LOAD_RATE = 0.02  # of each batch goes into how many come
+_RATE = 0.05  # of each batch goes into that share, and into how many come
 _MOST_NOTED = 32  # arrivals that wait to be learned from
 
 
@@ -35,7 +32,6 @@ class Arrivals:
         self._peaks = 0
         self._known = 0  # `_most_at_once` at the last peak
         self._at_peak = 0.0
-        self._is_exact = True  # was everyone here at every peak?
         self._is_closed = False
         self.served_in_parts = 0  # so many callers, of whom only some are here at once; 0: none
         self.batches = 0
@@ -101,7 +97,7 @@ class Arrivals:
         if since == -math.inf:
             since = min(self._first_arrival, now)
         if now > since:
-            rate = max(_LOAD_RATE, 1.0 / self.batches)  # at first, the mean of all
+            rate = max(_RATE, 1.0 / self.batches)  # at first, the mean of all
             self._elapsed_s += (now - since - self._elapsed_s) * rate
             self._came += (self._arrivals - self._arrivals_before - self._came) * rate
             self._arrivals_before = self._arrivals
@@ -120,9 +116,7 @@ class Arrivals:
         if not known:
             return
         self._peaks += 1
-        self._is_exact &= peak == known
-        unsure = _SURER if self._is_exact and known >= _SEVERAL else 1.0
-        rate = max(_PEAK_RATE, 1.0 / (self._peaks + unsure))
+        rate = max(_RATE, 1.0 / (self._peaks + 1))
         nearly = self._most_at_once - _NEARLY * math.sqrt(self._most_at_once)
         is_at_peak = known > 1 and nearly <= min(peak, known)
         self._at_peak += (is_at_peak - self._at_peak) * rate

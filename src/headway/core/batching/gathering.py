@@ -17,9 +17,7 @@ from headway.core.queueing.running import Running
 _LOOK_EVERY = 8  # batches, once the first are known
 _SHORT_OF = 0.25  # of a part: so many fewer make a part of their own
 _TRIAL = 4  # batches before it is looked whether parts have paid
-_REST = 256  # batches to wait after they have not, before they are tried again; …
-_REST_GROWS = 8  # … each further failure makes that wait so many times as long
-_LONGEST_REST = 2**20
+_REST = 256  # batches to wait after they have not; after each further failure twice as many
 
 
 class Gathering:
@@ -38,7 +36,7 @@ class Gathering:
         """With how many items a batch starts best; None: too little is known."""
         arrivals = self._arrivals
         batches = arrivals.batches
-        each = round(8 * lane.rows / lane.items)
+        each = round(2 * lane.rows / lane.items)
         callers = -(-arrivals.callers // self._running.workers)
         is_new = batches < _LOOK_EVERY or self._trial is not None
         turn = batches if is_new else batches // _LOOK_EVERY
@@ -109,7 +107,7 @@ class Gathering:
             self._trial = trial._replace(batches=batches, at=at, answered=answered)
             return True
         self._rest_until = batches + self._rest
-        self._rest = min(self._rest * _REST_GROWS, _LONGEST_REST)
+        self._rest *= 2
         return False
 
 

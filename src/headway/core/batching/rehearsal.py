@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from headway.core.batching.replay import Capped, Replayed, Surge, Sustained, Traffic, replay
 from headway.core.costs import Costs
+from headway.core.costs.sizes import WORTH_IT
 from headway.core.policy import Policy
 from headway.core.queueing.running import Running
 
@@ -35,7 +36,6 @@ _BAR = 0.8  # of the best tail so far: a better one need not be known exactly
 # That rate may be chance; a size that is too large costs every request, one that is too small only
 # those of the queue that grows, and it is lifted then.
 _CHANCE = 0.5
-_NO_LONGER = 1.002  # times what a smaller batch takes
 _HAND_OVER_S = 50e-6  # to a worker and back: what each batch takes beside what the model takes
 
 
@@ -259,8 +259,8 @@ def _cap_sizes(max_rows: int, best: int, by_rows: Sequence[float | None]) -> lis
 
 
 def _stretched(rows: int, by_rows: Sequence[float | None]) -> int:
-    most_s = _NO_LONGER * (by_rows[rows] or 0.0)
-    while rows + 1 < len(by_rows) and (by_rows[rows + 1] or math.inf) <= most_s:
+    enough_s = (by_rows[rows] or 0.0) * (1.0 + WORTH_IT / rows)
+    while rows + 1 < len(by_rows) and (by_rows[rows + 1] or math.inf) <= enough_s:
         rows += 1
     return rows
 

@@ -15,9 +15,7 @@ from typing import NamedTuple
 # deviation less. Few tell a burst from its beginning on, many tell a little more from chance.
 _SPANS = tuple((span, span - math.sqrt(span)) for span in (32, 96, 288, 864))
 _SPELL = 20  # batches of one item: how long such arrivals are expected to go on
-_SLICE = 24  # batches between two pauses
-# The work of a replay is counted in batches:
-_WAITS = 24  # to sort so many waits costs as much as one batch
+_SLICE = 24  # batches between two pauses; to sort so many waits costs as much as one
 _MEAN_COUNTS = 0.3  # the weight of the mean in a score, where the tail has 1
 _TAIL = 0.01  # the share of the items that are the tail
 _LATE_STEPS = 200  # shares of late items that differ by less than half a percent are equal
@@ -129,7 +127,7 @@ class _Tail:
     def look(self) -> int:
         """Raise the bar to what the tail has reached; answers the work, in batches."""
         waits = self.waits
-        work = (len(waits) - self._looked_at) // _WAITS
+        work = (len(waits) - self._looked_at) // _SLICE
         waits.sort()
         if len(waits) > self._in_tail:
             self.bar_s = min(max(self.bar_s, waits[-self._in_tail]), self._traffic.slo_s)
