@@ -19,7 +19,7 @@ class Stat(TypedDict):
 
 
 class BatchStatistics(TypedDict):
-    """Of the batches of one size."""
+    """The batches of one size."""
 
     batch_size: Count
     compute_input: Stat
@@ -28,7 +28,7 @@ class BatchStatistics(TypedDict):
 
 
 class TritonStatistics(TypedDict):
-    """Of one model, as Triton spells them. `/openapi.json` describes these types."""
+    """One model's statistics, under Triton's names. `/openapi.json` describes these types."""
 
     name: str
     version: str

@@ -248,7 +248,7 @@ class Batcher(Generic[In, Out]):
         self._entrance.withdraw(call)
 
     def fan_out(self, *, rows: int = 1, deadline_ms: float | None = None) -> FanOut:
-        """For one request of many values of up to so many rows each: feeds them to the queue."""
+        """Feeds the values of one request to the queue, each of up to `rows` rows."""
         return self._entrance.fan_out(rows=rows, deadline_ms=deadline_ms)
 
     async def many(self, values: Iterable[Any], **options: Any) -> list[Out]:

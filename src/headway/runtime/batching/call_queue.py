@@ -1,4 +1,4 @@
-"""The scheduler, and the callers whose items are queued in it. All under the shell's lock."""
+"""The scheduler, and the callers of the items queued in it. All under the shell's lock."""
 
 import itertools
 import operator

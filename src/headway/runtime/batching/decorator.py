@@ -92,7 +92,7 @@ def batched(function: Callable[..., Any] | None = None, /, **options: Any) -> An
 
 class _Decorator:
     def __init__(self, options: dict[str, Any]) -> None:
-        BatcherOptions.of(options)  # a wrong one is told where it is typed
+        BatcherOptions.of(options)  # a wrong option fails in the line where it is typed
         self._options = options
 
     @overload

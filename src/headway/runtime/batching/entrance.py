@@ -124,7 +124,7 @@ class Entrance:
 
     @contextmanager
     def refusals_reported(self) -> Iterator[None]:
-        """Of callers that are refused before they are queued."""
+        """Report callers that are refused before they are queued."""
         try:
             yield
         except HeadwayError as error:
@@ -259,5 +259,5 @@ def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
 
 
 def now_here() -> float:
-    """By the clock of the event loop that this runs in."""
+    """The time on the clock of the running event loop."""
     return EventLoop(asyncio.get_running_loop()).clock()

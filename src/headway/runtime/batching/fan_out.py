@@ -81,7 +81,7 @@ class FanOut:
     ) -> list[Out | HeadwayError]:
         """The results of `call(value, milliseconds left)`, in order.
 
-        The first error withdraws the rest and is raised; with `keep_errors` it stands in its
+        The first error withdraws the rest and is raised; with `keep_errors` it takes its
         value's place, unless it refuses the whole request.
         """
         late = DeadlineExceeded("the deadline passed before all of the request was answered")
@@ -115,8 +115,8 @@ class FanOut:
         except HeadwayError as error:
             if isinstance(error, QueueFull | Shed) and not self._is_accepted:
                 raise  # the whole request is refused
-            # It is told, not raised again: what it has on its way here would be kept for each of
-            # many thousands, and looked at by every collection.
+            # It is returned, not raised again: its traceback would be kept for each of many
+            # thousands of values, and slow down every garbage collection.
             error.__traceback__ = error.__cause__ = error.__context__ = None
             return error
 

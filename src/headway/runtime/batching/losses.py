@@ -38,7 +38,7 @@ class Losses:
     # ---- workers come and go
 
     def worker_left(self, worker: Worker) -> None:
-        """It takes no batch until it is back. From any thread; harmless when repeated.
+        """The worker takes no batch until it is back. From any thread; harmless when repeated.
 
         (A worker that is lost with a batch need not say so: its job does.)
         """
@@ -50,7 +50,7 @@ class Losses:
             self._queue.scheduler.set_workers(self._pool.numbers_present)
 
     def worker_back(self, worker: Worker) -> None:
-        """It takes batches again. What it was lost with has come back before."""
+        """The worker takes batches again. Its lost batch has been requeued before."""
         with self._shell.lock:
             is_busy = any(job.worker is worker for job in self._jobs.values())
             if not self._pool.take_back(worker, is_busy=is_busy):

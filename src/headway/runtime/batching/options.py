@@ -1,7 +1,7 @@
 """Everything that can be said about a batcher, once; and what follows for its parts.
 
-`Batcher` takes these as keywords, `@batched` likewise, and a server's configuration has settings of
-the same names. What a person types (names, milliseconds, megabytes) becomes what the core and the
+`Batcher` and `@batched` take these as keywords, and a server's configuration has settings of the
+same names. What a person types (names, milliseconds, megabytes) becomes what the core and the
 workers count in (enums, seconds, bytes) here.
 """
 

@@ -14,7 +14,7 @@ class _Waiter(NamedTuple):
 
 
 class Room:
-    """What is left of a queue for such requests."""
+    """The part of a queue that such requests may fill."""
 
     def __init__(self, shell: Shell, queue: CallQueue) -> None:
         self._shell = shell

@@ -65,7 +65,7 @@ class Shell:
         self.floating = floating
         self.event_loop: EventLoop | None = None
         self.crash: BaseException | None = None
-        self.suspended: NotReady | None = None  # what callers are told while no work completes
+        self.suspended: NotReady | None = None  # callers get this error while no work completes
         self.is_over = False
         self.inbox: deque[Arrival] = deque()  # see `put`
         self._decider = decider
@@ -338,7 +338,7 @@ class Shell:
     # ---- the end
 
     async def close(self, drain_s: float) -> None:
-        """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
+        """Refuse new work, drain, answer the rest with `Closed`, release the workers."""
         drained = asyncio.get_running_loop().create_future()
         with self.lock:
             if self._state is ShellState.FORKED:

@@ -41,7 +41,7 @@ class WorkerPool:
         return next((worker for worker in self.workers if worker not in self.away), None)
 
     def take_out(self, worker: Worker) -> bool:
-        """It takes no batch until it is back. False: it was replaced meanwhile."""
+        """The worker takes no batch until it is back. False: it was replaced meanwhile."""
         if worker not in self.workers:
             return False
         self.away.add(worker)

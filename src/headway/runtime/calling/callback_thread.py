@@ -23,8 +23,8 @@ from headway.runtime.calling.threads import start_thread
 
 _log = logging.getLogger(__name__)
 _LONG_S = 10.0  # for one call of the user's; then another thread goes on with the others
-_MOST_STUCK = 4  # threads whose calls do not come back
-_RETRY_S = 10.0  # what callers are told when all are stuck
+_MOST_STUCK = 4  # threads with a call that does not return
+_RETRY_S = 10.0  # callers are asked to retry after this, when all are stuck
 _HAND_OVER_S = 0.001  # results within this time cross back to the loop together
 _MOST_TOGETHER = 64  # values for `Many`; more would keep the first of them waiting
 
@@ -128,7 +128,7 @@ class CallbackThread:
         start_thread(_work, self._tasks, thread, name=self._name)
         self._tasks.thread = thread
 
-    # ---- calls that do not come back
+    # ---- calls that do not return
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Under the lock: look when a call that begins now would have taken too long."""
@@ -321,7 +321,7 @@ def _results_of(tasks: list[_Task]) -> list[Any]:
 def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any:
     """The function's result, or the exception as a value: ours as it is, theirs as ModelFailed.
 
-    The result is its caller's own: the next call may reuse what it lies in.
+    The result is its caller's own: the next call may reuse its buffer.
     """
     try:
         return own(function(value))

@@ -25,14 +25,16 @@ _MOST_LOOKS = 4
 
 
 class Company:
-    """What is known of one model; shared by all who call it."""
+    """The verdict on one model; shared by all of its callers."""
 
     def __init__(self, model: TensorModel) -> None:
         self.samples = Samples(model.inputs)
         self.is_alone = False  # one request a run, with all its rows
-        self.max_rows: int | None = None  # of one request, once it runs alone …
+        self.max_rows: int | None = None  # of one request, if it runs alone …
         self.row_counts: Sequence[int] = ()  # … and the only numbers there may be
-        self.revoked: Callable[[Sequence[str]], object] = tuple  # is told which outputs changed
+        self.revoked: Callable[[Sequence[str]], object] = (
+            tuple  # called with the outputs that changed
+        )
         self._looks_left = 0
 
     # ---- before traffic
@@ -62,7 +64,7 @@ class Company:
     # ---- while it serves
 
     def watch(self) -> None:
-        """Nothing is known: look at the first batches of real requests."""
+        """Undecided: compare in the first batches of real requests."""
         self._looks_left = _MOST_LOOKS
 
     @property
@@ -75,7 +77,7 @@ class Company:
         return 0 if self._looks_left % 2 == 0 else count - 1
 
     def differing(self, alone: Arrays, batched: Arrays) -> list[str]:
-        """Of one request, by itself and in company."""
+        """The outputs of one request that are not the same alone and in a batch."""
         return differing(deciding(alone), batched, slack=_SERVING_SLACK)
 
     def revoke(self, outputs: Sequence[str]) -> None:
@@ -84,7 +86,7 @@ class Company:
         self.revoked(outputs)
 
     def check_rows(self, rows: int) -> None:
-        """Of a request that runs alone. Raises InvalidInput."""
+        """Check a request that runs alone. Raises InvalidInput, InputTooLarge."""
         if self.row_counts and rows not in self.row_counts:
             counts = " or ".join(map(str, self.row_counts))
             raise InvalidInput(

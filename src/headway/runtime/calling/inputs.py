@@ -26,7 +26,7 @@ class CallKeywords(TypedDict, total=False):
 
 
 class CallOptions(NamedTuple):
-    """The same, complete."""
+    """All keywords of a call, with their defaults."""
 
     priority: str = "normal"
     deadline_ms: float | None = None
@@ -55,11 +55,11 @@ class Input(NamedTuple):
 
 
 class InputReader:
-    """Of one model. Whatever it raises is an error of the call."""
+    """Reads the calls of one model. Everything it raises is an error of the call."""
 
     def __init__(self, model: Any, runner: ModelRunner, callbacks: Callbacks) -> None:
         self.parameters = _parameters(model, callbacks.prepare)
-        # What a call without parameters comes to.
+        # The result of `_taken` for a call without parameters.
         self._taken_plainly: tuple[Mapping[str, Any], BatchParameters | None] | None = None
         self._callbacks = callbacks
         self._runner = runner
@@ -87,8 +87,8 @@ class InputReader:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
 
     def row(self, value: Any) -> Any | None:
-        """What is queued of one row of named arrays, where `is_uniform`; None: there are more, or
-        a mistake that `read` explains."""
+        """One row of named arrays, ready to be queued, if `is_uniform`; None: there are more rows,
+        or a mistake that `read` explains."""
         runner = cast(TensorRunner, self._runner)
         try:
             value = runner.plain(value)
@@ -142,7 +142,7 @@ class InputReader:
     def _taken(
         self, given: Mapping[str, Any] | None
     ) -> tuple[Mapping[str, Any], BatchParameters | None]:
-        """What `prepare` takes of the parameters, and what their batch must have in common."""
+        """The parameters for `prepare`, and those that all items of the batch must share."""
         if not given and self._taken_plainly is not None:
             return self._taken_plainly
         if self.parameters is None and not given:

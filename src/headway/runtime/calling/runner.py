@@ -41,15 +41,15 @@ class ModelRunner(Protocol):
         ...
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
-        """The same, with keywords for the model."""
+        """This runner, with keywords for the model."""
         ...
 
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
-        """The same for a model in another process: this function takes its batches there."""
+        """This runner for a model in another process: the function takes its batches there."""
         ...
 
     def given(self, values: list[Value]) -> list[Value]:
-        """For the model, to do with as it likes: a rerun finds what the callers sent."""
+        """Copies for the model, which may change them: a rerun must find what the callers sent."""
         ...
 
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
@@ -214,7 +214,7 @@ class TensorRunner(_Caller):
 
     def plain(self, value: Value) -> Value:
         """Without subclasses of arrays: their methods are foreign code, and one of them would
-        make the whole batch its like."""
+        turn the whole batch into that class."""
         if not isinstance(value, Mapping):
             return value  # `shape` says so
         ndarray = self._numpy.ndarray
@@ -224,7 +224,7 @@ class TensorRunner(_Caller):
         return value
 
     def _length(self, value: Value) -> int | None:
-        """None: only its like in shape may share a batch with it."""
+        """None: only values of the same shape may share a batch with it."""
         padding = self.varying.padding
         return None if padding is None else padding.length_of(value)
 
@@ -313,7 +313,7 @@ class TensorRunner(_Caller):
         return batch
 
     def _full_length(self, values: list[Value]) -> int | None:
-        """What all are filled up to; None: they run as they are."""
+        """The length that all are padded to; None: they run as they are."""
         lengths = [self._length(value) for value in values]
         known = [length for length in lengths if length is not None]
         return self.varying.full_length(max(known)) if len(known) == len(lengths) else None
@@ -330,7 +330,7 @@ class TensorRunner(_Caller):
         return filled
 
     def _lone(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
-        """A lone caller's array: the model has its own to write into, or cannot write."""
+        """The array of a single caller: copied for a model that writes, else read-only."""
         if not self._is_here:
             return array
         if self._writes_inputs:

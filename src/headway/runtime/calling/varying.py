@@ -19,7 +19,7 @@ from headway.runtime.calling.samples import (
     is_mask,
 )
 
-SHORT, LONG = 5, 9  # of the samples: no power of two, no multiples of each other
+SHORT, LONG = 5, 9  # lengths of the samples: no power of two, no multiples of each other
 _CONTENTS = 4  # of samples: indices that are all 0, all 1, and two at random
 
 Arrays = Mapping[str, Any]
@@ -27,13 +27,13 @@ Arrays = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What is filled up along its second axis, and what comes out as long as that."""
+    """Inputs that are padded along their second axis, and outputs that are as long as them."""
 
     values: Mapping[str, float]  # by input: what it is filled up with
     outputs: Mapping[str, Sequence[int]] | None = None  # axes to cut back; None: the second, if so
 
     def length_of(self, value: Arrays) -> int | None:
-        """Of one request; None: its inputs differ, or are empty, and it must run as it is."""
+        """The length of one request; None: its inputs differ or are empty, so it is not padded."""
         found = {value[name].shape[1] for name in self.values}
         length = found.pop()
         return None if found or not length else int(length)

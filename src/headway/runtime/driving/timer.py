@@ -26,7 +26,7 @@ class Timer:
 
     def arm(self, event_loop: EventLoop, at: float) -> None:
         """In that loop. Not where an earlier moment was asked for meanwhile, or in another loop,
-        which asks anew."""
+        which asks again."""
         if at != self._at or not event_loop.is_here:
             return
         self.disarm()

@@ -12,8 +12,8 @@ from headway.runtime.driving.calls import Answerable
 
 
 class BatchCancel(Cancel):
-    """Looks at the callers whenever it is asked. A model in another process cannot ask: its
-    worker is told (`watch`) when the last caller leaves (`check`)."""
+    """Looks at the callers whenever it is asked. A model in another process cannot ask: `check`
+    informs its worker (`watch`) when the last caller leaves."""
 
     def __init__(
         self, batch: Batch, calls: Sequence[Answerable], clock: Callable[[], float]
