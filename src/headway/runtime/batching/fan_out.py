@@ -70,7 +70,6 @@ class FanOut:
         self._under_way = 0
         self._refused_at = _NEVER  # the number of batches started then
         self._gate = asyncio.Lock()  # of the tasks that wait for room, one watches
-        self._held_back: deque[asyncio.Future[None]] = deque()
 
     async def gather(
         self,
@@ -127,18 +126,15 @@ class FanOut:
             self._under_way += 1
             try:
                 result = await call(value, self._left_ms())
-            except BaseException as error:
-                self._under_way -= 1
-                if not (isinstance(error, QueueFull | Shed) and self._may_wait()):
-                    self._tell_next()
-                    raise
+            except (QueueFull, Shed):
+                self._refused_at = self._room.starts
+                if self._under_way == 1 and (not self._is_accepted or self._room.is_idle):
+                    raise  # nothing will happen that can change that
             else:
-                self._under_way -= 1
                 self._is_accepted = True
-                self._tell_next()
                 return result
-            self._refused_at = self._room.starts
-            await self._wait_for_change()
+            finally:
+                self._under_way -= 1
 
     async def _wait_turn(self) -> None:
         if not self._is_begun:
@@ -149,26 +145,6 @@ class FanOut:
         async with self._gate:
             if not self._room.has_some(self._refused_at):
                 await self._room.wait(self._refused_at)
-
-    def _may_wait(self) -> bool:
-        """Refused: will something happen that can change that?"""
-        return self._under_way > 0 or (self._is_accepted and not self._room.is_idle)
-
-    async def _wait_for_change(self) -> None:
-        """Refused: until one of our own is answered; if none is under way, until a batch starts."""
-        if not self._under_way:
-            await self._room.wait(self._refused_at)
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._held_back.append(waiter)
-        await waiter
-
-    def _tell_next(self) -> None:
-        while self._held_back:
-            waiter = self._held_back.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
 
     def _limit_s(self) -> float | None:
         deadline_ms = self._deadline_ms
