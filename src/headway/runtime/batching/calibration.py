@@ -120,7 +120,7 @@ class Calibration:
         return bool(outputs)
 
     def _tell_alone(self, outputs: Sequence[str]) -> None:
-        """In a worker's thread, perhaps."""
+        """Possibly in a worker's thread."""
         _log.warning(
             "%s: %s. Each request runs alone from now on, its own rows in one call. "
             "dependent_rows = 'refuse' refuses such a model, 'batch' batches it all the same",

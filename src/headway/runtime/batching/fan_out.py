@@ -21,7 +21,7 @@ _NEVER = -1
 
 
 class TurnPace:
-    """So many in one turn of the event loop: between two of them others are served."""
+    """Limits the calls that begin in one turn of the event loop, so that others are served, too."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -62,14 +62,14 @@ class FanOut:
         self._room = room
         self._pace = TurnPace(max(1, a_turn))
         self._width = max(1, width)
-        # numpy's float32 would make the clock one.
+        # with a numpy float32, the clock would become one
         self._deadline_ms = None if deadline_ms is None else float(deadline_ms)
         self._ends_at: float | None = None
         self._is_begun = False
         self._is_accepted = False
         self._under_way = 0
-        self._refused_at = _NEVER  # the number of batches started then
-        self._gate = asyncio.Lock()  # of the tasks that wait for room, one watches
+        self._refused_at = _NEVER  # the number of batches started at the last refusal
+        self._gate = asyncio.Lock()  # only one of the waiting tasks watches for room
 
     async def gather(
         self,
@@ -129,7 +129,7 @@ class FanOut:
             except (QueueFull, Shed):
                 self._refused_at = self._room.starts
                 if self._under_way == 1 and (not self._is_accepted or self._room.is_idle):
-                    raise  # nothing will happen that can change that
+                    raise  # no event will come that could make room
             else:
                 self._is_accepted = True
                 return result

@@ -29,8 +29,8 @@ class Callbacks:
         size: Callable[[Any], int] | None = None,
         limit_s: float | None = None,
     ) -> None:
-        """`prepare` and `size` take the place of the model's own. `limit_s`: a call that is
-        longer in one of them is answered with ModelFailed."""
+        """`prepare` and `size` take the place of the model's own. `limit_s`: a call that
+        takes longer is answered with ModelFailed."""
         self.prepare = prepare or own_method(model, "prepare")
         self.size = size or own_method(model, "size")
         self.finish = own_method(model, "finish")
@@ -165,12 +165,12 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def own_method(model: object, method: str) -> Any:
-    """The model's, where its author wrote one."""
+    """The model's method, if its author wrote one."""
     return getattr(model, method) if overrides(model, method) else None
 
 
 def _prepare_many_of(model: object) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """Not one that is inherited past a `prepare`: it would do what that replaces."""
+    """Not an inherited one if a subclass overrides `prepare`: it would bypass that."""
     for kind in type(model).__mro__:
         if kind is Model or "prepare" in vars(kind) or "prepare_many" in vars(kind):
             has_many = kind is not Model and "prepare_many" in vars(kind)

@@ -1,7 +1,7 @@
 """Whether the rows of a tensor model depend on each other, and what follows.
 
-A mean over the batch, a softmax along it, a first axis that is not rows: such a model answers a row
-in company otherwise than alone, without a word. So before traffic it runs made-up rows alone and
+A mean over the batch, a softmax along it, a first axis that is not rows: such a model silently
+gives a row another answer in a batch than alone. So before traffic it runs made-up rows alone and
 beside two different neighbours. Where an answer changes, every request runs by itself, its own rows
 in one call. Where no such rows can be made, its first batches of real requests are looked at.
 """
@@ -42,8 +42,8 @@ class Company:
     def judge(
         self, apart: Sequence[Arrays], together: Sequence[Sequence[Arrays]]
     ) -> "list[str] | None":
-        """The outputs of the judged rows that change with their company; None: the samples are no
-        use, for their answers show nothing."""
+        """The outputs of the judged rows that change with the rest of the batch; None: the samples
+        are useless, because their answers show nothing."""
         if not are_finite(apart):
             return None
         found: list[str] = []

@@ -1,4 +1,4 @@
-"""What a model call may raise beside the model's own errors: the worker is gone, or the memory."""
+"""Errors of a model call beside the model's own: its worker is lost, or memory has run out."""
 
 import asyncio
 import gc
@@ -93,8 +93,8 @@ class UnreadableError(Exception):
 
 
 def is_stopped(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
-    """Cancelled or closed from outside, or did user code raise such an error of its own? `task`:
-    in which it was called; it is not running where what it awaits is closed."""
+    """Was the call cancelled or closed from outside, or did user code raise such an error itself?
+    `task`: the calling task; it is not running if its coroutine is being closed."""
     kind = type(error)
     if issubclass(kind, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
@@ -106,7 +106,7 @@ def running_task() -> "asyncio.Task[Any] | None":
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
+    """Is it, or was it caused by, an out-of-memory error of Python, torch or onnxruntime?"""
     return any(_says_so(each) for each in _chain(error))
 
 
@@ -132,7 +132,7 @@ def _says_so(error: BaseException) -> bool:
 
 
 def release_memory(error: BaseException) -> None:
-    """Let go of what the failed call held: its frames keep its arrays alive, torch its cache."""
+    """Free the memory of the failed call: its frames hold arrays, and torch has a cache."""
     for each in _chain(error):
         traceback.clear_frames(each.__traceback__)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Reads what callers give, before it is queued: checks and prepares it, finds its size, shape."""
+"""Reads the values of callers, before they are queued: checks, prepares and measures them."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, NamedTuple, TypedDict, cast
@@ -99,10 +99,10 @@ class InputReader:
     async def read(
         self, value: Any, options: CallOptions, deadline: float | None, *, streams: bool = False
     ) -> Input:
-        """Raises InvalidInput, QueueFull, or what preparing raised."""
+        """Raises InvalidInput, QueueFull, or the error of `prepare`."""
         rows, size = 1, 0
         priority, _, tenant, partition, parameters = options
-        # First what the scheduler will sort by: it must be fit for that.
+        # First the values that the scheduler sorts by: they must be hashable and comparable.
         check_tenant(tenant)
         _check_hashable(partition)
         self._callbacks.check_room()
@@ -176,7 +176,7 @@ def priority_of(name: str) -> Priority:
 
 
 def _check_hashable(value: object, what: str = "partition") -> None:
-    """And comparable with others: the scheduler has to, for everybody."""
+    """Raise InvalidInput if it is not hashable, or not comparable with other values."""
     must_be = "hashable"
     try:
         hash(value)

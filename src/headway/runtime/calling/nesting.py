@@ -1,8 +1,8 @@
 """Which batches are under way here, one within another: a model that calls itself, directly or
 through others, would wait for its own end.
 
-What a model calls knows it by a context variable, which its tasks inherit, and what it calls from
-its thread. A task that outlives the batch that it was made in is no longer within it.
+A context variable holds the chain; tasks and calls of the model inherit it. A task that outlives
+the batch that it was made in is no longer within it.
 """
 
 from collections.abc import Iterable

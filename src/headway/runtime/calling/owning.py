@@ -1,4 +1,4 @@
-"""Whose data it is: what passes between callers and a model is copied on the way.
+"""Ownership of data: values that pass between callers and a model are copied on the way.
 
 A model may write into what it is given and go on writing into what it has returned. Plain data is
 copied: builtin containers, arrays, tensors, and classes that declare their fields (dataclasses and
@@ -29,7 +29,7 @@ def own(value: Any) -> Any:
     if kind in _IMMUTABLE:
         return value
     try:
-        # Most values are flat, or hold flat ones: these need none of what follows.
+        # Most values are flat, or hold flat ones: these take this short way.
         if kind is dict:
             if (copied := _copied_nest(value, value.values())) is not None:
                 return copied
@@ -49,7 +49,7 @@ def _copied(array: Any) -> Any:
     if array.nbytes <= _SMALL_BYTES and array.flags.c_contiguous:
         try:
             return _ndarray()(array.shape, array.dtype, bytearray(array.data))
-        except (ValueError, BufferError):  # a type that no buffer has a word for: dates
+        except (ValueError, BufferError):  # a dtype that buffers do not support: dates
             pass
     return array.copy()
 

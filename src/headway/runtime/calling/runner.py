@@ -60,16 +60,16 @@ class ModelRunner(Protocol):
 
 
 class _Caller:
-    """Holds the model's `predict`."""
+    """The base class of runners: holds the model's `predict`."""
 
     is_async: bool
     _predict: Callable[..., Any]
-    _is_here: bool = True  # else the way to another process and back makes the copies
+    _is_here: bool = True  # False: sending values to another process copies them
 
     _holding: Holding
 
     async def _call(self, batch: Any) -> Any:
-        """In a thread, nothing is awaited: what needs that is a wrong result there."""
+        """In a thread, awaitables are not awaited, but treated as wrong results."""
         results = self._predict(batch)
         if isinstance(results, Awaitable) and asyncio._get_running_loop() is not None:
             return await self._holding.watched(results)
@@ -89,7 +89,7 @@ class _Caller:
 
 
 class Rows(NamedTuple):
-    """Arrays that will be one, along their rows, where they are written next."""
+    """Arrays that are concatenated along their rows when they are written to another process."""
 
     arrays: "list[numpy.ndarray[Any, Any]]"
 
@@ -213,7 +213,7 @@ class TensorRunner(_Caller):
         return count, size, partition
 
     def plain(self, value: Value) -> Value:
-        """Without subclasses of arrays: their methods are foreign code, and one of them would
+        """Convert subclasses of arrays: their methods are foreign code, and one of them would
         turn the whole batch into that class."""
         if not isinstance(value, Mapping):
             return value  # `shape` says so
@@ -238,7 +238,7 @@ class TensorRunner(_Caller):
 
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = super().elsewhere(predict)
-        same._concatenate = Rows  # on the way: that is a copy less
+        same._concatenate = Rows  # concatenated while they are sent, which saves a copy
         return same
 
     def given(self, values: list[Value]) -> list[Value]:

@@ -19,8 +19,8 @@ whose: ContextVar[str] = ContextVar("whose", default="")
 
 
 def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> threading.Thread:
-    """A daemon: what hangs in user code must not keep the interpreter from ending. Raises NotReady
-    where the system has no thread to give: a later call may find one."""
+    """Start a daemon thread, which cannot keep the interpreter from ending if user code hangs.
+    Raises NotReady if the system has no more threads; a later call may succeed."""
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()
@@ -55,8 +55,8 @@ class Lanes(Generic[T]):
 
 
 class ThreadPool:
-    """A few threads that stay, for work of which there is much and each piece is short: a thread
-    of its own costs more than a short text takes to tokenise. Used in one event loop."""
+    """A few lasting threads for many short pieces of work: to start a thread takes longer than to
+    tokenise a short text. Used in one event loop."""
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count

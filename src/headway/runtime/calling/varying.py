@@ -49,9 +49,9 @@ class Padding:
 
 @dataclass(slots=True)
 class Varying:
-    """What is known of one model; shared by all who call it."""
+    """The padding of one model; shared by all of its callers."""
 
-    candidates: tuple[str, ...] = ()  # inputs that padding may suit; to be shown
+    candidates: tuple[str, ...] = ()  # inputs that may be padded, if the trial succeeds
     padding: Padding | None = None
     pad_sizes: tuple[int, ...] = ()  # the only lengths it runs at
     _dtypes: Mapping[str, Tensor] = field(default_factory=dict)
@@ -91,8 +91,9 @@ class Varying:
     def judge(
         self, short: Sequence[Arrays], long: Sequence[Arrays], filled: Sequence[Sequence[Arrays]]
     ) -> bool:
-        """By content: run apart, short and long; and all as long as the long ones, which are the
-        last of `filled`. Do they agree, and does it matter what they contain? Then pad from now on.
+        """Pad from now on if padded rows have the same answers as unpadded ones, and different
+        contents have different answers. `short` and `long` ran apart; `filled` ran together, padded
+        to the length of its last ones, which are the long rows.
         """
         outputs = _axes(short[0], long[0])
         if outputs is None or all(all_agree(short[0], other) for other in short[1:]):

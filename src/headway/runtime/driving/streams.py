@@ -1,4 +1,4 @@
-"""Streams: many chunks for one caller, who reads them in an event loop of its own.
+"""Streams: many chunks for one caller, who reads them in its own event loop.
 
 The model's side puts them from whatever thread it is in; the steps of a batch come through a
 `StepQueue`. The readers' event loop is notified once, and wakes each reader once.
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
-_OTHER_BYTES = 256  # what a chunk counts for that is no text, no bytes and no array
-QUIET_BYTES = 4096  # of texts that may wait for a reader without a look at the stream's limits
+_OTHER_BYTES = 256  # counted for a chunk that is neither text, bytes nor array
+QUIET_BYTES = 4096  # of texts may wait for a reader before the limits are checked
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
-# Called in the reader's loop with chunks. False: not now, they are to be put.
+# Called in the reader's loop with chunks. False: it cannot take them now.
 Direct: TypeAlias = Callable[[Sequence[Any]], bool]
 
 
@@ -57,7 +57,7 @@ class StreamCall:
         self.is_abandoned = False  # the reader left
         self.loop = loop
         self.reader: Callable[[], None] | None = None  # called instead of waking a task
-        self.direct: Direct | None = None  # takes a chunk past the queue
+        self.direct: Direct | None = None  # takes chunks directly
         self.step_queue: StepQueue | None = None  # of the model, once it runs
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -224,7 +224,7 @@ class StreamCall:
 
 
 class OpenStream:
-    """A stream as its reader has it: an async iterator; or, attached, chunks without a task."""
+    """The reader's side of a stream: an async iterator, or, attached, chunks without a task."""
 
     __slots__ = ("_call", "_deadline", "_withdraw", "has_chunks", "is_at_end", "take")
 

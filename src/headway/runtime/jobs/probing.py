@@ -1,4 +1,4 @@
-"""Times a model on batches of typical values: the cost table that decisions rest on."""
+"""Times a model on batches of typical values, which makes the table of costs."""
 
 import asyncio
 import math
@@ -19,8 +19,8 @@ from headway.runtime.jobs.rerunning import model_failed
 
 
 class ProbeWatcher:
-    """Told of every cell of the table. This one wants nothing; others measure memory, make pauses,
-    and say that a cell is too large."""
+    """Is called for every cell of the table. This one does nothing; subclasses measure memory, make
+    pauses, and skip cells that are too large."""
 
     def may_run(self, rows: int, size: int) -> bool:
         return True
