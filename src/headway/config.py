@@ -27,7 +27,7 @@ NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
 def _doc(description: str, **limits: Any) -> Meta:
-    """What a setting is for, and which values it may have."""
+    """The description and the limits of a setting."""
     return Meta(description=description, **limits)
 
 
@@ -345,8 +345,7 @@ class KeysFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A whole `headway.toml`: `[server]`, and one table for each of `[[models]]` and `[[keys]]`.
 
-    What stands in `[every_model]` is for all models of `server.repository`, whatever their
-    `model.toml` says.
+    `[every_model]` overrides the `model.toml` of all models of `server.repository`.
     """
 
     server: ServerConfig = ServerConfig()
@@ -367,7 +366,7 @@ def load(path: Path) -> Config:
 
 
 def of_tables(tables: Mapping[str, Any], where: str) -> Config:
-    """The same from what a program has put together."""
+    """A configuration from tables that a program has made."""
     named: Mapping[str, type[msgspec.Struct]] = {
         "server": ServerConfig,
         "models": ModelConfig,
@@ -439,12 +438,12 @@ def converted(
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         found = in_words(str(error), given, kind, tables)
-        # What was typed or passed stands in no table of the server.
+        # Settings that were typed or passed are in no table.
         found = f"{where}: {found}" if where else found.removeprefix("[server] ")
         raise ConfigError(found) from error
 
 
 class TypedText(str):
-    """A value from the command line, whose type its reader knows: `models/options.py`."""
+    """A value from the command line; its reader, `models/options.py`, knows its type."""
 
     __slots__ = ()

@@ -228,7 +228,7 @@ class Generator:
         return _Opened(self._front().open(asked, ask), len(ids))
 
     def _front(self) -> "Front":
-        """Of the event loop that this runs in."""
+        """The front of the running event loop."""
         from headway.hosting.generation.front import Front
         from headway.observe.generation import GenerationRecorder
 
@@ -281,9 +281,9 @@ class _Reading:
                     come, self._come = self._come, []
                     for _, text, token, logprobs, reason, finished, _ in come:
                         tokens = () if token is None else (token,)
-                        said = () if logprobs is None else (logprobs,)
+                        shown = () if logprobs is None else (logprobs,)
                         self.finished = finished
-                        yield _new_piece((text, tokens, said, reason))
+                        yield _new_piece((text, tokens, shown, reason))
                 if self._is_woken:
                     self._come = stream.take()
                     if self._come:

@@ -331,6 +331,6 @@ def _place_of(found: Any) -> str:
 
 
 def _is_found_at(where: str, found: object) -> bool:
-    """Whether another process finds this very object by its name."""
+    """Does another process find this very object by its name?"""
     module, _, name = where.partition(":")
     return module != "__main__" and getattr(sys.modules.get(module), name, None) is found

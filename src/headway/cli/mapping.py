@@ -218,7 +218,7 @@ class _Progress:
         rate = tally.lines / max(time.monotonic() - self._started, 1e-9)
         failed = f", {tally.failed} failed" if tally.failed else ""
         self._bar.set_postfix_str(f"{tally.lines} lines, {rate:.0f}/s{failed}", refresh=False)
-        if self._begin is None:  # what an earlier run did says nothing about this one's speed
+        if self._begin is None:  # the speed of an earlier run does not count
             self._begin = tally.end
             self._bar.initial = self._bar.n = tally.end
         self._bar.update(tally.end - self._bar.n)

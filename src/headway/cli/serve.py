@@ -198,7 +198,8 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
 
 
 def _allow_open_files() -> None:
-    """As many as we may: a connection is one, and the usual limit of 1024 is for `select`."""
+    """Allow as many open files as permitted: each connection needs one, and the usual limit of 1024
+    exists for `select`."""
     try:
         import resource
     except ImportError:  # Windows

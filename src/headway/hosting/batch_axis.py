@@ -10,7 +10,7 @@ from headway.models.catalogue import AnyModel
 
 
 def with_rows(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """As if they had an axis of rows."""
+    """The tensors with an axis of rows added."""
     return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
 
 

@@ -85,15 +85,15 @@ class Story:
         return [explained.result for explained in many]
 
     def tell(self, met: Iterable[GenerationTimes]) -> None:
-        """What generated answers met."""
+        """Note the times of generated answers."""
         self._met = list(met)
 
     def answers(self) -> list[dict[str, Any]]:
-        """What each generated answer met, for the end of a stream."""
+        """The times of each generated answer, for the end of a stream."""
         return [{"index": index, **met.as_json()} for index, met in enumerate(self._met)]
 
     def text(self) -> str:
-        """Of the batch that was finished last, or the answer that took longest: it was waited for.
+        """The batch that finished last, or the answer that took longest: the caller waited for it.
 
         A dictionary of RFC 8941; times are in milliseconds. Empty where nothing has run.
         """

@@ -42,7 +42,7 @@ _batch: contextvars.ContextVar[BatchCancel | None] = contextvars.ContextVar(
 
 
 class Stages(Protocol):
-    """Is told of every call from one model to another."""
+    """Records every call from one model to another."""
 
     def record(self, *, model: str, stage: str, seconds: float, failed: bool) -> None: ...
 
@@ -87,7 +87,7 @@ class Uses:
 
 
 def uses_of(model: object) -> tuple[str, ...]:
-    """What the model says that it calls."""
+    """The models that this one declares in `uses`."""
     uses = getattr(model, "uses", ())
     if isinstance(uses, str):
         raise ConfigError(f'a list of names is expected: uses = ["{uses}"]', field="uses")
@@ -105,7 +105,7 @@ class _Handles(Mapping[str, ModelHandle[Any, Any]]):
         found = self._handles.get(name)
         if found is None:
             uses = [*self._handles, name]
-            raise ConfigError(f"{self._owner} does not say that it calls {name!r}: uses = {uses}")
+            raise ConfigError(f"{self._owner} does not list {name!r} in `uses`: uses = {uses}")
         return found
 
     def __iter__(self) -> Iterator[str]:

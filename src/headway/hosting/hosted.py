@@ -64,7 +64,7 @@ _MANY_ROWS = 4096  # become values, and results arrays, in a thread: some millis
 
 
 class RequestStatistics(Protocol):
-    """Is told of every request."""
+    """Records every request."""
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
@@ -81,7 +81,7 @@ class Served(InUse):
         model: Model[Any, Any] | TensorModel | None = None,
         version: str = "1",
         origin: ModelOrigin | None = None,
-        adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
+        adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's options
     ) -> None:
         super().__init__()
         self._origin = origin or ModelOrigin()
@@ -106,7 +106,7 @@ class Served(InUse):
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
-        # Between a call and its place in the queue, or its answer, lies a hop to another thread.
+        # A call goes through another thread before it is queued, or before it is answered.
         self._comes_late = any(overrides(self.model, each) for each in ("prepare", "finish"))
         placement = placement_of(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
@@ -151,7 +151,7 @@ class Served(InUse):
         return self.batcher.trouble
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of what `predict` takes and gives."""
+        """The schemas of the inputs and outputs of `predict`."""
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
         takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
@@ -181,7 +181,7 @@ class Served(InUse):
         self._is_ready = True
 
     def looks_like(self, other: "Served") -> bool:
-        """As far as one can see from outside: what one has learned may hold for the other."""
+        """Are both the same, as far as one can see from outside? Then batch times may be reused."""
         return self._looks() == other._looks()
 
     def _looks(self) -> tuple[object, ...]:
@@ -193,7 +193,7 @@ class Served(InUse):
         self.batcher.observe(observer)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """The keys' tenants share by these; what the model itself says goes first."""
+        """Set the weights of the keys' tenants; the model's own settings take precedence."""
         self.batcher.weigh({**weights, **self.config.tenants})
 
     async def close(self, *, drain_s: float = 30.0) -> None:
@@ -322,7 +322,7 @@ class Served(InUse):
 
     @property
     def is_simple(self) -> bool:
-        """Whether a value on the plain route may go the direct way: it is queued as it comes."""
+        """May values of the plain route go the direct way, queued as they are?"""
         is_over_values = self.signature is not None and not self.only_streams
         return is_over_values and self.batcher.is_uniform and self._limit_ms is None
 

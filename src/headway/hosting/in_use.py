@@ -1,4 +1,4 @@
-"""Callers that have found a model and have not asked it yet: it is not closed meanwhile."""
+"""Keeps a model open between finding it and calling it."""
 
 import asyncio
 import math
@@ -9,7 +9,7 @@ _LATELY_S = 1.0
 
 
 class InUse:
-    """Under every hosted model."""
+    """The base class of hosted models."""
 
     clock: Callable[[], float]
 

@@ -64,24 +64,24 @@ def batcher_of(
 ) -> Batcher[Any, Any]:
     """`others`: what takes the place of the configuration's."""
     settings = {name: getattr(config, name) for name in _LEVERS}
-    said = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
-    options = BatcherOptions(**{**settings, **said, **others})
+    decorated = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
+    options = BatcherOptions(**{**settings, **decorated, **others})
     return Batcher.from_options(model, options, make=make)
 
 
 def _decorated(model: object) -> Mapping[str, Any]:
-    """What `@headway.batched(…)` said, where the model is a function."""
+    """The options of `@headway.batched(…)`, if the model is such a function."""
     options: Mapping[str, Any] = getattr(model, "batcher_options", {})
     return options
 
 
 def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
     """The function's own settings count where the configuration has nothing but defaults."""
-    said = _decorated(model)
+    decorated = _decorated(model)
     changes = {
-        name: said[name]
+        name: decorated[name]
         for name, default in _DEFAULTS.items()
-        if name in said and name != "name" and getattr(config, name) == default
+        if name in decorated and name != "name" and getattr(config, name) == default
     }
     return msgspec.structs.replace(config, **changes) if changes else config
 
@@ -89,8 +89,8 @@ def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
 def tell_batch_size(
     model: object, config: ModelConfig, make: Callable[[], Any] | None
 ) -> Callable[[], Any] | None:
-    """A model that is `BatchesOnRequest` is told of a batch size that was set: here, and in each
-    process by what is returned, which makes it there."""
+    """Pass a configured batch size to a model that is `BatchesOnRequest`: here, and in worker
+    processes through the returned function, which makes the model there."""
     rows = config.max_batch_size
     if not isinstance(model, BatchesOnRequest) or rows == _DEFAULTS["max_batch_size"]:
         return make

@@ -90,7 +90,7 @@ class TableStore:
             return None
 
     def _circumstances(self) -> dict[str, Any]:
-        """What must be equal for a table to count, beside the weights."""
+        """Everything that must be equal for a table to be used, beside the weights."""
         found = {
             "format": _FORMAT,
             "device": device_name(),

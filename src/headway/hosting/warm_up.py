@@ -1,5 +1,5 @@
 """Before a model is ready: time it on typical values, by rows and by size, as far as memory and the
-time given go. What was measured is kept, and used at the next start."""
+time limit allow. The table is saved, and used at the next start."""
 
 import asyncio
 import json
@@ -31,13 +31,13 @@ _FILL = 0.8  # of the memory that is free
 MAX_SAMPLES = 16
 _LENGTHS = (8, 32, 128, 512)  # of axes that vary
 _REST = 4.0  # times as long as each probe took, while others are served by the same cores
-_ALIKE = 2.0  # a single row takes no more than so many times as long, nor as short
+_ALIKE = 2.0  # times of a single row differ by no more than this factor
 _JITTER_S = 0.001  # of threads that share an interpreter
 
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """What a warm-up found."""
+    """The result of a warm-up."""
 
     table: CostTable
     max_rows: int | None  # that fit into memory; None: as many as are allowed
@@ -46,7 +46,7 @@ class Warmth:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What goes on while a model is warmed up."""
+    """The traffic beside a warm-up."""
 
     is_asked: Callable[[], bool]  # whether others are served: then probes rest in between
     before: CostTable | None  # of the version that it will replace, where that looks the same
@@ -63,7 +63,7 @@ class WarmUp:
     beside: Beside | None = None  # None: no request is served meanwhile
 
     async def run(self, name: str, batcher: "Batcher[Any, Any]", max_rows: int) -> Warmth | None:
-        """What the batcher decides by from now on; None: nothing could be measured."""
+        """The batcher uses the returned table from now on; None: nothing could be measured."""
         kept = None if self.store is None else await run_in_thread(self.store.load)
         warmth: Warmth | None
         if kept is not None:
@@ -197,7 +197,7 @@ class _Cells(ProbeWatcher):
 
 
 def _pid_of(batcher: "Batcher[Any, Any]") -> int | None:
-    """Of the process that is probed; None: this one."""
+    """The process that is probed; None: this one."""
     return next((each.pid for each in batcher.worker_processes), None)
 
 

@@ -26,7 +26,7 @@ class MetricFamily(NamedTuple):
 
 
 def labels(names: Sequence[str], values: Sequence[str]) -> str:
-    """As they stand between the braces."""
+    """The text between the braces."""
     pairs = zip(names, values, strict=True)
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
 
@@ -50,7 +50,7 @@ class Exposition:
     """Samples as they come, from one model after the other; written out family by family."""
 
     def __init__(self, shows: Callable[[str], bool] = lambda model: True) -> None:
-        """`shows`: whether the reader may be told of the model of that name."""
+        """`shows`: may the reader see the model of that name?"""
         self.shows = shows
         self._lines: dict[MetricFamily, list[str]] = {}
 

@@ -6,7 +6,7 @@ from headway.observe.exposition import Kind, MetricFamily
 
 
 def _of_model(kind: Kind, name: str, meaning: str, *labels: str) -> MetricFamily:
-    """By model and version, and by these labels."""
+    """A family with labels for model and version, and these."""
     return MetricFamily(name, kind, meaning, ("model", "version", *labels))
 
 

@@ -32,8 +32,8 @@ class Following(Generic[Request]):
         current: Callable[[], Request | None],
         finished: Callable[[BatchFinished, list[tuple[Item, Request]]], None],
     ) -> None:
-        """`current`: the request that is being served just here; `finished`: what is told of a
-        batch, with those of its items that belong to one."""
+        """`current`: the request that is being served just here; `finished`: called with
+        each batch and those of its items that belong to a request."""
         self._current = current
         self._finished = finished
         self._requests: weakref.WeakValueDictionary[int, Request] = weakref.WeakValueDictionary()

@@ -1,4 +1,4 @@
-"""What one version of a language model has done: tokens, answers, how long they took.
+"""The figures of one version of a language model: tokens, answers, how long they took.
 
 The names end as vLLM's do, so that its dashboards carry over with one prefix changed.
 """
@@ -73,7 +73,7 @@ class GenerationRecorder:
 
 
 class GenerationMetrics:
-    """Of every language model there is; a source of `Metrics`."""
+    """The figures of all language models; a source of `Metrics`."""
 
     def __init__(self) -> None:
         self._models: dict[str, _Watched] = {}  # by its labels

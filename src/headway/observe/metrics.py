@@ -32,7 +32,7 @@ _MOST_RETIRED = 16  # versions that are gone, and may come back; beyond, the old
 
 
 class Now(Protocol):
-    """What a batcher's `statistics()` tell."""
+    """The fields of a batcher's `statistics()`."""
 
     @property
     def is_open(self) -> bool: ...
@@ -64,7 +64,7 @@ class Watchable(Protocol):
 
 
 class ReadyModel(Protocol):
-    """Of one version of a model."""
+    """The readiness of one version of a model."""
 
     @property
     def model(self) -> str: ...
@@ -181,7 +181,7 @@ class Metrics:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """As an ASGI application: `app.mount("/metrics", metrics)`."""
+        """The page as an ASGI application: `app.mount("/metrics", metrics)`."""
         assert scope["type"] == "http", "metrics are served over HTTP"
         accept = b"".join(value for name, value in scope["headers"] if name == b"accept")
         openmetrics = wants_openmetrics(accept.decode("latin-1"))
@@ -230,7 +230,7 @@ class _Model:
         self.recorder = MetricsRecorder()
         self.watches: list[_Watch] = []
         self._gone = TritonCounters()  # requests of batchers that have closed
-        self._closing: RequestFigures | None = None  # the last of them: some still are told
+        self._closing: RequestFigures | None = None  # the last of them: some are still recorded
         self._where = labels(key._fields, key)
         self._starts: dict[tuple[MetricFamily, str], tuple[str, ...]] = {}
 
@@ -240,7 +240,7 @@ class _Model:
         self._closing = requests
 
     def configure(self) -> None:
-        """As the latest batcher's policy says, now: its tenants may have changed meanwhile."""
+        """From the latest batcher's policy: its tenants may have changed."""
         latest = self.watches[-1].batcher if self.watches else None
         if latest is not None:
             policy = latest.policy

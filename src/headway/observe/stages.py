@@ -5,7 +5,7 @@ from headway.observe.exposition import Exposition, labels
 
 
 class StageTally:
-    """By the model that calls and the one that it calls: both are names of the server's own."""
+    """Counts by calling and called model, both named by the server's configuration."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, str], int] = {}

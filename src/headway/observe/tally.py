@@ -5,7 +5,7 @@ from headway.observe.exposition import Exposition, labels
 
 
 class ErrorTally:
-    """By the error's code word, which is ours: nothing that a client sends becomes a label."""
+    """Counts by the error's code, which is ours: nothing that a client sends becomes a label."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol

@@ -1,6 +1,6 @@
 """Triton's `nv_inference_*` counters, from what a server counts of its requests.
 
-They say what `/v2/models/stats` says: both are read from the same figures.
+They agree with `/v2/models/stats`: both are read from the same figures.
 """
 
 from collections import Counter
@@ -21,11 +21,11 @@ _DURATIONS: dict[str, MetricFamily] = {
 
 
 class RequestFigures(Protocol):
-    """What has become of one model's requests."""
+    """The outcomes of one model's requests."""
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """By Triton's reasons."""
+        """Counts by Triton's reasons."""
         ...
 
     def as_triton(self, name: str, version: str) -> Mapping[str, Any]: ...

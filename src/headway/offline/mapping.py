@@ -23,7 +23,7 @@ _FORMS = 'such as "a text", 3 or {"x": 1}'
 
 @dataclass(slots=True)
 class Tally:
-    """What has been written so far."""
+    """Counts of written lines."""
 
     lines: int = 0
     failed: int = 0
@@ -96,7 +96,7 @@ class _Ahead:
         self._held_bytes = 0  # of lines that wait for their answer, and answers for their turn
 
     def read_on(self) -> bool:
-        """Take in what there is room for. False: all is done."""
+        """Read as many lines as there is room for. False: all is done."""
         while len(self._tasks) < self._most and self._held_bytes < MAX_HELD_BYTES:
             line = next(self._lines, None)
             if line is None:

@@ -1,8 +1,8 @@
 """The output file: whole lines only, in order, whatever kills the process and whenever.
 
-The file itself says how far it got: its last whole line has a number, and the rest of a torn one is
-cut off. Beside it lies a note on what made it, so that a file is never continued with another model
-or another input.
+The file itself shows how far it got: its last whole line has a number, and a torn line is cut off.
+A note beside it says what made it, so that no file is continued with another model or another
+input.
 """
 
 import os
@@ -21,7 +21,7 @@ _BLOCK = 64 * 2**10
 
 
 class OutputNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What made the output: `OUT.headway`, beside it."""
+    """The model and input that made the output: `OUT.headway`, beside it."""
 
     model: str
     options: dict[str, Any]

@@ -116,7 +116,7 @@ class Crashed:
 @dataclass(frozen=True, slots=True)
 class Stopped:
     model: str
-    unanswered: int  # callers that were told `Closed` because the drain ran out of time
+    unanswered: int  # callers that got `Closed` because the drain ran out of time
 
 
 Event: TypeAlias = (

@@ -14,14 +14,16 @@ from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, Item
 
 LOSSES_ALONE = 2  # before an item is blamed: once may have been a coincidence
-LOSSES_OF_MEMORY = 8  # likewise, out of memory: others may have left it too little
+LOSSES_OF_MEMORY = (
+    8  # before an item that runs out of memory is blamed: others may have used the memory
+)
 SMALL = 8  # fewer items than this wait for the end of the search, and then run together
 
 Group: TypeAlias = list[Item]
 
 
 class Verdict(NamedTuple):
-    """Who will not run any more."""
+    """Items that will not run any more."""
 
     blamed: list[Item]
     given_up: list[Item]  # not cleared, and enough workers were lost
@@ -50,7 +52,7 @@ class Suspects:
     def lost(
         self, batch: Batch, wanted: Sequence[Item], *, max_losses: int, out_of_memory: bool
     ) -> Verdict:
-        """A batch's worker was lost. `wanted`: those of it whose callers still wait."""
+        """A batch's worker was lost. `wanted`: its items with waiting callers."""
         case = self._running.pop(batch.id, None)
         if case is None:
             case = _Case(batch, max_losses)
@@ -93,7 +95,7 @@ class Suspects:
     # ---- which item is next
 
     def first(self) -> Item | None:
-        """Of the items that may run now, the one whose place is before all others'."""
+        """The first, in the order of the queue, of the items that may run now."""
         cases = [case for case in self.cases if not case.is_running]
         return min((item for case in cases for item in case.items()), key=_place, default=None)
 
@@ -101,7 +103,7 @@ class Suspects:
         return min((item.deadline for item in self.items()), default=math.inf)
 
     def take(self, first: Item) -> list[Item]:
-        """The next to run of that one's case, which must be told `started`."""
+        """The items to run next of this item's case. Call `started` with their batch."""
         return list(self._waiting[first.id].next_group())
 
     def started(self, batch: Batch) -> None:
@@ -112,7 +114,7 @@ class Suspects:
 
 
 class _Case:
-    """One lost batch. Its groups run one at a time: each outcome says what to try next."""
+    """One lost batch. Its groups run one at a time: each outcome decides what to try next."""
 
     def __init__(self, batch: Batch, max_losses: int) -> None:
         self.is_running = True
@@ -122,7 +124,7 @@ class _Case:
         self._running: Group = list(batch.items)
         self._rest: Group = []  # if the running group is cleared, the cause is among these
         self._guilty: list[Group] = []  # the cause is among each of them, if there is one
-        self._aside: list[Group] = []  # nothing speaks against these but their company
+        self._aside: list[Group] = []  # suspected only because they shared the batch
         self._most = len(self._running)  # items in a group
         self._losses_alone: dict[int, int] = {}  # by item
 
@@ -131,12 +133,12 @@ class _Case:
         return not self.is_running and not self._guilty and not self._aside
 
     def items(self) -> Iterator[Item]:
-        """Those who wait."""
+        """The waiting items."""
         groups = (*self._guilty, *self._aside, self._rest)
         return (item for group in groups for item in group)
 
     def keep(self, wanted: Callable[[Item], bool]) -> None:
-        """The others are gone."""
+        """Forget all other items: their callers have left."""
         self._guilty = [kept for group in self._guilty if (kept := _kept(group, wanted))]
         self._aside = [kept for group in self._aside if (kept := _kept(group, wanted))]
         self._rest = _kept(self._rest, wanted)
@@ -146,7 +148,7 @@ class _Case:
     def next_group(self) -> Group:
         self.is_running = True
         large = next((group for group in self._aside if len(group) >= SMALL), None)
-        if large is not None:  # innocents first: they have waited because of another item
+        if large is not None:  # probably innocent items first: they wait because of another item
             self._aside.remove(large)
             self._running = self._cut(large)
         elif self._guilty:

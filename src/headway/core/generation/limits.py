@@ -22,7 +22,7 @@ class Limits:
     late_after: float = 3.2  # times as long as it would take alone
     burst_stretch: float = math.inf  # but for prompts of a tenant's burst beside other tenants
     has_rests: bool = False  # after a chunk a step of decodes alone, unless a prompt is late
-    tile: int = 1  # tokens are computed in so many: a part of a tile costs a whole one
+    tile: int = 1  # tokens of a tile: a part of a tile costs as much as a whole one
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
     ageing_s: float = 1.0  # waited longer: a share of the admissions is yours, whatever your class
 

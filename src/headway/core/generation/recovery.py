@@ -27,7 +27,7 @@ class LossVerdict(NamedTuple):
 
 
 class SequenceMoves(NamedTuple):
-    """What the engine is to be told."""
+    """Sequences to send to the engine, and to take back from it."""
 
     send: list[int]
     recall: list[int]  # they have been cleared, and wait until the search is over
@@ -51,7 +51,7 @@ class Recovery:
 
     @property
     def is_watching(self) -> bool:
-        """Whether tokens must be told: not while nothing was lost."""
+        """Must `progress` be called? Not while no engine was lost."""
         return bool(self._unproven)
 
     def enter(self, sequence: int, arrived_at: float, priority: Priority) -> bool:
@@ -65,7 +65,7 @@ class Recovery:
         return True
 
     def end(self, sequence: int) -> SequenceMoves:
-        """It has ended, however."""
+        """The sequence has ended, for whatever reason."""
         if self._items.pop(sequence, None) is None:
             return _NOTHING
         self._sent.discard(sequence)

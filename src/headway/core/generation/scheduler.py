@@ -5,7 +5,7 @@ prompts, in chunks. Admission is optimistic: a prompt enters when its own blocks
 running sequence finds no block for its next token, the one that came last gives up its blocks and
 is computed again later; since none is let in that could not run alone, the first always gets on.
 
-`next_step` may be called again before `complete` has told the last step's tokens: sequences then
+`next_step` may be called again before `complete` has brought the last step's tokens: sequences then
 count the tokens that are on their way. Steps run in the order in which they were made.
 """
 
@@ -64,11 +64,11 @@ class GenerationScheduler:
 
     @property
     def blocks_free(self) -> int:
-        """Those that hold a cached prefix count as free: they are given up when needed."""
+        """Blocks that hold only a cached prefix count as free: they are given up when needed."""
         return self._blocks.free
 
     def blocks_in_tables(self) -> set[int]:
-        """The same, one by one. It walks all tables: for tests and reports."""
+        """`blocks_used`, counted one by one from all tables: for tests and reports."""
         return {block for _, progress in self._running for block in progress.blocks}
 
     # ---- coming and going
@@ -141,7 +141,7 @@ class GenerationScheduler:
         return self._pace.expected_s(step.tokens, has_prompts=bool(step.prefill))
 
     def forget_adapter(self, adapter: str) -> None:
-        """It was unloaded. Its sequences have ended, or will."""
+        """The adapter was unloaded. Its sequences have ended, or will."""
         self._adapters.forget(adapter)
 
     def reset(self) -> None:
@@ -256,7 +256,7 @@ class GenerationScheduler:
         still needs; what they do not take is its own again. One of a burst leaves all of it to
         prompts of other accounts.
         """
-        is_short = bool(plan.preempted)  # of blocks: newcomers would be the next to be preempted
+        is_short = bool(plan.preempted)  # blocks are short: newcomers would be preempted next
         for kind in Priority:
             may_admit = len(self._waiting) and (kind is Priority.HIGH or not is_short)
             begun = sorted(

@@ -69,7 +69,7 @@ class Waiting:
         self.push(progress)
 
     def leave(self, progress: Progress) -> bool:
-        """It has ended. Did it wait until now?"""
+        """The sequence has ended. Did it wait until now?"""
         tenant = progress.sequence.tenant
         self.tenants[tenant] -= 1
         if not self.tenants[tenant]:
@@ -85,7 +85,7 @@ class Waiting:
         return was_waiting
 
     def push(self, progress: Progress) -> None:
-        """It waits, for the first time or again."""
+        """The sequence waits, for the first time or again."""
         sequence = progress.sequence
         kind = self._classes[sequence.priority]
         account = kind.shares.account(progress.account)
@@ -99,7 +99,7 @@ class Waiting:
             self.adapters[sequence.adapter] = self.adapters.get(sequence.adapter, 0) + 1
 
     def admitted(self, progress: Progress) -> None:
-        """It runs."""
+        """The sequence runs."""
         priority = progress.sequence.priority
         shares = self._classes[priority].shares
         shares.advance(shares.place(shares.account(progress.account)))
@@ -124,7 +124,7 @@ class Waiting:
         return True
 
     def _close(self, progress: Progress) -> None:
-        """It was the last of its account."""
+        """The last sequence of this account has left."""
         name, tenant, adapter = (
             progress.account,
             progress.sequence.tenant,

@@ -41,7 +41,7 @@ def place(
 def place_engine(
     name: str, asked: str, *, needs_process: str, has_processes: bool = True
 ) -> Placement:
-    """Of a language model: in a process of its own, where there are any. Raises ConfigError."""
+    """Place a language model: in a process of its own, if supported. Raises ConfigError."""
     if not has_processes and (asked == "process" or needs_process):
         raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
     if asked == "inline":

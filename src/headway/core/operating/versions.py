@@ -18,7 +18,7 @@ RETRY_S = (5.0, 30.0, 180.0)  # after a failed load; then only when asked to, or
 
 
 class VersionState(Enum):
-    """Of one loaded copy of a version."""
+    """The state of one loaded copy of a version."""
 
     LOADING = "loading"
     WARMING = "warming"
@@ -30,7 +30,7 @@ class VersionState(Enum):
 class VersionPolicy:
     """Which of the versions that there are shall be served."""
 
-    latest: int | None = 1  # so many of the highest numbers; None: all
+    latest: int | None = 1  # how many of the highest numbers; None: all
     listed: tuple[int, ...] = ()  # these, and no others
 
     def choose(self, versions: Iterable[int]) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ class _Failure:
 
 
 class Lifecycle:
-    """Of one model. Call `next_action` until it answers `Wait`, after everything that happens."""
+    """The versions of one model. After every event, call `next_action` until it returns `Wait`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Lifecycle:
         self._unload_after_s = unload_after_s
 
     def offer(self, offers: Collection[Offer]) -> None:
-        """This is what there is now."""
+        """These versions are on disk now."""
         self._offers = {offer.version: offer for offer in offers}
         self._failures = {
             version: failure
@@ -166,7 +166,7 @@ class Lifecycle:
         self._last_used = max(self._last_used, now)
 
     def failed(self, id_: int, reason: str, now: float) -> None:
-        """It could not be loaded or warmed, and is gone."""
+        """The copy could not be loaded or warmed, and is gone."""
         offer = self._copies.pop(id_).offer
         before = self._failures.get(offer.version)
         attempts = 1 if before is None or before.offer != offer else before.attempts + 1

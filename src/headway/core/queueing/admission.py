@@ -28,7 +28,7 @@ from headway.errors import (
 )
 
 _REMEMBERED = 8192  # items let in
-_RUSH_S = 1.0  # a rush is over when no item was refused for so long, or for the SLO if longer
+_RUSH_S = 1.0  # a rush is over once no item was refused for this long, or for the SLO if longer
 
 
 class Admission:
@@ -50,7 +50,7 @@ class Admission:
         self._verdict = None
 
     def left(self, batch: Batch) -> None:
-        """It has left its worker."""
+        """A batch has left its worker."""
         self._ends.remove(_end_of(batch))
         self._verdict = None
 
@@ -183,13 +183,13 @@ class Admission:
         self._strict_until = now + max(self._policy.slo_s or 0.0, _RUSH_S)
 
     def _strict_s(self, full_s: float, slo_s: float) -> float:
-        """What a batch takes, and not what it might take: it fills up, and others are late too."""
+        """The expected time of a batch, without a margin: it fills up, and others are late too."""
         margin_s = max(0.0, self._costs.error_at(DOUBTFUL)) * full_s
         # A batch more than needed: to have fewer waiting costs nothing as long as some do.
         return full_s + margin_s + min(full_s + self._slack_s, slo_s / 2)
 
     def _left_s(self, now: float, place: int) -> float:
-        """How long until so many workers, and one more, are free."""
+        """How long until one more than this many workers are free."""
         ends = self._ends
         idle = self._running.workers - len(ends)
         if idle > 0:

@@ -29,7 +29,7 @@ class PriorityClass:
         self.crowding.forget()  # their loads have changed
 
     def pay_back(self, item: Item) -> None:
-        """It was taken to run, and will not."""
+        """An item was taken to run, and will not."""
         account = self.shares.accounts.get(item.tenant)
         if account is not None:
             self.shares.charge(account, -item.rows)
@@ -52,7 +52,7 @@ class PriorityClass:
     # ---- which tenant gives way
 
     def allowed_load(self, newcomer: Item) -> float:
-        """What others may hold for their weight beside this newcomer."""
+        """The share of the queue that others may hold for their weight beside this newcomer."""
         shares = self.shares
         tenant = shares.accounts.get(newcomer.tenant)
         rows = (tenant.held if tenant else 0) + newcomer.rows

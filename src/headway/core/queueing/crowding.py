@@ -17,7 +17,7 @@ class Crowding:
 
     def __init__(self, shares: Shares[A]) -> None:
         self._shares = shares
-        self._heap: list[tuple[float, str]] | None = None  # the load, negative, and whose
+        self._heap: list[tuple[float, str]] | None = None  # the negative load, and the tenant
 
     def grew(self, name: str) -> None:
         """The tenant has more waiting than before."""

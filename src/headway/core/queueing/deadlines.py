@@ -1,7 +1,7 @@
 """Moments by which something must have happened: of what is queued, of what runs.
 
-Ids leave lazily: `live` says which still count, so nothing has to be
-told when one is served or cancelled.
+Ids leave lazily: `live` shows which still count, so nothing is to be
+done when one is served or cancelled.
 """
 
 import heapq
@@ -70,7 +70,7 @@ class Deadlines:
         return self._run[0][1] if self._run and self._run[0][0] == moment else self._heap[0][1]
 
     def pop(self) -> int:
-        """Take the earliest out. Only where `next_at` has just said when that is."""
+        """Take the earliest out. Call `next_at` just before."""
         run, heap = self._run, self._heap
         if run and (not heap or run[0][0] <= heap[0][0]):
             return run.popleft()[1]

@@ -16,11 +16,11 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-_DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
+_DEBTORS = 64  # idle tenants that are remembered with their debts
 
 
 class TenantAccount:
-    """What one tenant has waiting, and what it has been charged."""
+    """The waiting work of one tenant, and its charges."""
 
     __slots__ = ("finish", "held", "name", "weight")
 
@@ -32,7 +32,7 @@ class TenantAccount:
 
     @property
     def load(self) -> float:
-        """What waits, for each unit of weight."""
+        """Waiting work for each unit of weight."""
         return self.held / self.weight
 
 
@@ -130,7 +130,7 @@ class Shares(Generic[A]):
             closed = [each.name for each in gone if each.finish < least]
             tied = sorted([each.name for each in gone if each.finish == least])
             kept = bisect.bisect_right(debts, least) - (len(debts) - _DEBTORS)
-            closed += tied[:-kept]  # of equal debts, the last by name are remembered
+            closed += tied[:-kept]  # among equal debts, the last by name are remembered
         for name in closed:
             del accounts[name]
         self._prune_at = 2 * len(accounts) + _DEBTORS
@@ -154,7 +154,7 @@ class Turns(Generic[A]):
             heapq.heappush(self._heap, (self._shares.place(account), account.name))
 
     def first(self, is_out: Callable[[A], bool] | None = None) -> A | None:
-        """Of the tenants with something waiting, the one that has used least for its weight; those
+        """The waiting tenant that has used least for its weight; those
         that are out are passed over, and keep their place."""
         heap, shares = self._heap, self._shares
         passed: list[tuple[float, str]] = []

@@ -111,7 +111,7 @@ class Line:
         return found[1]
 
     def first(self) -> tuple[Slot, Item, Shelf] | None:
-        """The slot whose turn it is, its item, and its shelf."""
+        """The next slot, its item, and its shelf."""
         best: tuple[Slot, Item, Shelf] | None = None
         for shelf in self.shelves.values():
             slot = shelf.slots[0]
@@ -141,7 +141,7 @@ class Line:
     # ---- going
 
     def take(self, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
-        """Up to so many rows, in order; the first that does not fit stops. `shelves`: only from
+        """Take up to this many rows, in order, until an item does not fit. `shelves`: only from
         these."""
         chosen = list(self.shelves.values()) if shelves is None else shelves
         rows = self.rows
@@ -237,7 +237,7 @@ class Line:
             self.arrivals = deque([each for each in self.arrivals if key_of(each) in live])
 
     def _clear_away(self, shelves: list[Shelf]) -> None:
-        """Those of them that are empty, and what the departed have left on the others."""
+        """Remove empty shelves, and clear the slots of left callers on the others."""
         empty: list[Shelf] = []
         for shelf in shelves:
             items = shelf.items

@@ -1,4 +1,4 @@
-"""The queue of items that need not be told apart."""
+"""A queue of items that differ only in id and time."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ class PlainLane:
         return arrivals[0] if arrivals else None
 
     def start(self, item: Item) -> bool:
-        """Nobody waits: may this one, and its like from now on? False: it must be told apart."""
+        """The queue is empty: may it hold items like this one? False: it needs a full queue."""
         if item.rows != 1 or item.size or item.deadline != math.inf:
             return False
         self.kind = kind_of(item)
@@ -57,7 +57,7 @@ class PlainLane:
         self.arrivals.extend(items)
 
     def take(self, most: int) -> list[Item]:
-        """The oldest so many; there are as many."""
+        """The oldest items, this many; there are enough."""
         arrivals, live = self.arrivals, self.live
         if most == len(arrivals) == len(live):
             taken = list(arrivals)

@@ -42,7 +42,7 @@ class Queue:
         may_be_plain: bool = True,
         shelf_of: Callable[[int], int] | None = None,
     ) -> None:
-        """`shelf_of`: the class of sizes an item is kept under; None: they are not told apart."""
+        """`shelf_of`: the class of sizes an item is kept under; None: sizes do not matter."""
         self.items = 0
         self.rows = 0
         self.is_overflowing = False  # an item was refused for want of room
@@ -106,7 +106,7 @@ class Queue:
         return True
 
     def push_many_alike(self, items: Sequence[Item]) -> bool:
-        """As `push_alike`, of several that differ from each other in nothing but id and time."""
+        """`push_alike` for several items that differ only in id and time."""
         plain = self._plain
         if kind_of(items[0]) != plain.kind:
             return False
@@ -165,13 +165,13 @@ class Queue:
     # ---- going
 
     def take_alike(self, lane: PlainLane, most: int) -> list[Item]:
-        """The oldest so many of a plain queue."""
+        """The oldest items of a plain queue, this many."""
         taken = lane.take(min(most, lane.items))
         self._count_out_plain(len(taken))
         return taken
 
     def take(self, line: Line, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
-        """Up to so many rows of the line, in order, to run; the first that does not fit stops.
+        """Take up to this many rows of the line, in order, until an item does not fit.
 
         `shelves`: only of these.
         """
@@ -196,7 +196,7 @@ class Queue:
         self._remove(item, ran=True)
 
     def pay_back(self, item: Item) -> None:
-        """It was taken to run, and will not."""
+        """An item was taken to run, and will not."""
         self._classes[item.priority].pay_back(item)
 
     def remove(self, item_id: int) -> Item | None:
@@ -237,7 +237,7 @@ class Queue:
                 self._start_afresh()
 
     def _start_afresh(self) -> None:
-        """The queue is empty: nothing is owed, remembered or told apart."""
+        """The queue is empty: forget charges and classes."""
         self._is_plain = True
         self.lanes = {}
         self._expiry.clear()
@@ -264,7 +264,7 @@ class Queue:
         return expiry.not_before() <= now and expiry.next_at() <= now
 
     def pop_expired(self, now: float, most: int) -> list[Item]:
-        """Items whose deadline has passed, up to so many."""
+        """Items whose deadline has passed, up to this many."""
         expired: list[Item] = []
         while len(expired) < most and self._expiry.next_at() <= now:
             expired.append(self._live[self._expiry.pop()])
@@ -301,7 +301,7 @@ class Queue:
         return self._ranking.lead(aged_turn=True)
 
     def oldest_full_lane(self) -> Lane | None:
-        """Of the lanes with a batch's worth of rows, the one that has waited longest."""
+        """The longest waiting lane that has enough rows for a batch."""
         waiting = [(item, lane) for lane in self.full_lanes.values() if (item := lane.oldest())]
         return min(waiting, key=lambda each: arrival_of(each[0]))[1] if waiting else None
 
@@ -363,7 +363,7 @@ class Queue:
         return self._evict(class_, class_.allowed_load(newcomer), newcomer.rows)
 
     def _evict(self, class_: PriorityClass, allowed: float, needed: int) -> list[Item]:
-        """Remove so many rows of the class: the newest of the tenant that holds most for its
+        """Remove this many rows of the class: the newest of the tenant that holds most for its
         weight, and fewer where no tenant is over `allowed` any more."""
         victims: list[Item] = []
         while needed > 0 and (tenant := class_.most_loaded(allowed)) is not None:

@@ -1,7 +1,7 @@
 """The front's side of the sequences under way: text out of tokens, stop strings, readers.
 
-The engine's side says once a step, for all sequences, which tokens there are (`report`, from
-whatever thread it is in); one turn of the event loop then serves every reader. Knows no protocol.
+The engine's side reports once a step the new tokens of all sequences (`report`, from any thread);
+one turn of the event loop then serves every reader. Knows no protocol.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1) if ids is None else ids
         self._answers: dict[int, _Answer] = {}  # by sequence
-        # Those whose readers left, with tokens set aside: until the engine says what it computed.
+        # Answers whose readers left, with a reservation: until the engine reports what it computed.
         self._left: dict[int, _Answer] = {}
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
@@ -129,7 +129,7 @@ class Front:
         return OpenStream(call, self._withdraw)
 
     def _most_tokens(self, asked: Generation) -> int:
-        """What its answers may come to, prompts included."""
+        """The most tokens of its answers, prompts included."""
         most = asked.options.max_tokens
         return asked.n * sum(
             len(prompt) + (self._room(prompt) if most is None else most) for prompt in asked.prompts
@@ -173,7 +173,7 @@ class Front:
             self.call_soon(lambda: self.deliver(*parted(outputs)))
 
     def deliver(self, plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
-        """The same, in the event loop."""
+        """`report` in the event loop."""
         now = time.monotonic()
         company = len(plain.tokens)
         if outputs:
@@ -196,7 +196,7 @@ class Front:
         """The hot path: all tokens but an answer's first and last. A reader that can take a piece
         at once gets it here; for the others they are queued."""
         answers = self._answers
-        gaps: dict[float, int] = {}  # since when so many had no token
+        gaps: dict[float, int] = {}  # how many tokens came, by the time of the token before
         for sequence, token in zip(plain.sequences, plain.tokens, strict=True):
             answer = answers.get(sequence)
             if answer is None:
@@ -226,7 +226,7 @@ class Front:
         now: float,
         queued: list[tuple[StreamCall, Any]],
     ) -> None:
-        """Of an answer whatever comes."""
+        """Handle any output of an answer."""
         entry: AnswerPiece | HeadwayError | None
         try:
             entry = answer.take(output, company, now, self._recorder)
@@ -262,7 +262,7 @@ class Front:
         return failed
 
     def _stop(self, answer: "_Answer", sequence: int) -> None:
-        """The engine knows no text: this ends it."""
+        """End a sequence at a stop string: the engine knows no text."""
         answer.is_to_cancel = False
         answer.since = None  # no token of it is shown any more
         self._cancel(sequence)
@@ -364,7 +364,7 @@ class _Answer:
     def take(
         self, output: SequenceOutput, company: int, now: float, recorder: GenerationRecorder
     ) -> AnswerPiece | None:
-        """What of it the caller sees. Raises what ended it, if that was an error."""
+        """The piece that the caller sees. Raises the error that ended the answer."""
         self.note_computed(output)
         if output.error is not None:
             self.is_over = True
@@ -387,8 +387,8 @@ class _Answer:
             self._is_begun = True
 
     def settle(self) -> None:
-        """It has ended: its key gets back what it has not used. A prompt that was begun is used,
-        whether its caller saw a token of the answer or not; one that never was costs nothing."""
+        """The answer has ended: its key gets back unused tokens. A prompt is charged once its
+        computation has begun, even if its caller saw no token."""
         if self.reservation is not None:
             allowance, prompt, reserved = self.reservation
             used = prompt + self.tokens if self.tokens or self._is_begun else 0

@@ -1,4 +1,4 @@
-"""What is asked of a language model, and the pieces of its answers, step by step."""
+"""Requests to a language model, and the pieces of its answers."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from headway.hosting.explaining import GenerationTimes
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What is asked for: `n` answers to each prompt, prompt by prompt."""
+    """A request: `n` answers to each prompt, prompt by prompt."""
 
     prompts: tuple[tuple[int, ...], ...]
     options: GenerationOptions
@@ -32,4 +32,4 @@ class AnswerPiece(NamedTuple):
     logprobs: Any = None  # of the token, where asked for
     finish_reason: str | None = None  # of the last piece: stop or length
     finished: Finished | None = None
-    met: GenerationTimes | None = None  # likewise, where the caller asked for it
+    met: GenerationTimes | None = None  # of the last piece, if the caller asked for it

@@ -1,7 +1,7 @@
 """A language model being served: the face that front ends and the keeper know from other models.
 
-Its engine runs in a process of its own or, where there are none, in a thread of this one, and says
-so when it starts. The seam is `Engine` in `front.py`: sequences go in, one message a step comes
+Its engine runs in a process of its own or, where those are not supported, in a thread of this one;
+the log shows which. The seam is `Engine` in `front.py`: sequences go in, one message a step comes
 back.
 """
 
@@ -78,7 +78,7 @@ class ServedGenerator(InUse):
         self.model = model
         self.name = config.name
         self.version = version
-        self.max_batch_size = config.max_sequences or 64  # until the engine says
+        self.max_batch_size = config.max_sequences or 64  # until the engine is loaded
         self.statistics = ModelStatistics()
         self.recorder = GenerationRecorder()
         self.language: Language | None = None  # once it is loaded
@@ -293,7 +293,7 @@ class ServedGenerator(InUse):
         return name in NAMES
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
-        """Of a `Generation` its pieces; of a prompt (a text, messages, token ids) its text."""
+        """The pieces of a `Generation`, or the text for a prompt (a text, messages, token ids)."""
         ask.pay(1)
         return ServedStream(self, value, ask.within(self.config.timeout_ms))
 
@@ -314,8 +314,8 @@ class ServedGenerator(InUse):
     async def _generation_of(self, value: Any, parameters: Mapping[str, Any]) -> Generation:
         assert self.language is not None
         ids = await self.language.read(value)
-        said = {name: _value(name, each) for name, each in parameters.items()}
-        return Generation((tuple(ids),), generation_options({**self.language.defaults, **said}))
+        given = {name: _value(name, each) for name, each in parameters.items()}
+        return Generation((tuple(ids),), generation_options({**self.language.defaults, **given}))
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """The whole text."""
@@ -372,7 +372,7 @@ class ServedGenerator(InUse):
 
 
 class _Texts(OpenStream):
-    """Of one answer's pieces only the text, where there is any."""
+    """The texts of one answer's pieces."""
 
     __slots__ = ("_pieces", "_story")
 

@@ -1,4 +1,4 @@
-"""Keeps one model: loads, warms, switches and drains its versions, as its lifecycle says."""
+"""Keeps one model: loads, warms, switches and drains its versions, as its lifecycle decides."""
 
 import asyncio
 import dataclasses
@@ -57,12 +57,12 @@ _STATES = {
 
 
 class ModelKeeper:
-    """`run()` is its life; everything else says what shall be, and may be called at any time."""
+    """`run()` works until it is stopped; other methods set goals, and may be called any time."""
 
     def __init__(
         self,
         name: str,
-        look: Callable[[], Listing | None],  # what there is now; slow, reads files
+        look: Callable[[], Listing | None],  # the model as it is on disk; slow, reads files
         *,
         registry: Registry,
         make: MakeServed,
@@ -76,7 +76,7 @@ class ModelKeeper:
         self._crashed = crashed
         self._is_required = is_required
         self.error: Exception | None = None  # of the last load, if that failed
-        self.logs_failures = True  # False: the waiting caller says why it failed
+        self.logs_failures = True  # False: the waiting caller reports the failure
         self._look = look
         self._registry = registry
         self._make = make
@@ -84,7 +84,7 @@ class ModelKeeper:
         self._is_asked = is_asked
         self._drain_s = drain_s
         self._listing: Listing | None = None  # the last that could be used
-        self._mistake: str | None = None  # why what there is now cannot
+        self._mistake: str | None = None  # why the files on disk cannot
         self._life = Lifecycle()
         self._served: dict[int, ManagedModel] = {}  # by the id of the copy
         self._waiting = 0
@@ -94,7 +94,7 @@ class ModelKeeper:
     # ---- what shall be
 
     def show(self, listing: Listing | None) -> None:
-        """This is what there is of it now; None: it is gone. A mistake changes nothing."""
+        """The model as it is on disk now; None: it is gone. A mistake changes nothing."""
         if listing is not None and listing.error is not None:
             if listing.error != self._mistake:
                 _log.error("model %s: %s", self.name, listing.error)

@@ -65,7 +65,7 @@ Target: TypeAlias = (
     | type[TensorModel]
 )
 _GRACE_S = (
-    0.001  # past a deadline: what is still queued is refused by the scheduler, which says why
+    0.001  # past a deadline: the scheduler refuses items that are still queued, with the reason
 )
 
 
@@ -104,8 +104,8 @@ class Batcher(Generic[In, Out]):
         is_floating: bool = False,
         make: Callable[[], Any] | None = None,
     ) -> Self:
-        """`is_floating`: it is never opened, and it follows its callers from loop to loop;
-        `make`: the model once more, in another process."""
+        """`is_floating`: it is never opened, and follows its callers from loop to loop; `make`:
+        makes the model again, in another process."""
         batcher = cls.__new__(cls)
         batcher._set_up(BatcherParts(model, options, is_floating=is_floating, make=make))
         return batcher
@@ -119,12 +119,12 @@ class Batcher(Generic[In, Out]):
         tell_when_forked(self)
 
     def _take_parts(self) -> None:
-        """At hand, for every call."""
+        """Keep the parts that every call needs as attributes."""
         parts = self._parts
         self._decider, self._shell, self._entrance = parts.decider, parts.shell, parts.entrance
 
     def after_fork(self) -> None:
-        """In the child: nothing of what runs for it is here."""
+        """In the child process, which has no threads or workers of the parent."""
         self._parts.after_fork()
         self._take_parts()
 
@@ -186,7 +186,7 @@ class Batcher(Generic[In, Out]):
     async def explain(self, value: Any, **options: Unpack[CallKeywords]) -> Explained[Out]:
         """`submit`, and how the result came about: which batch, why it left, where the time went.
 
-        (Not in terms of each other: a caller that asks for no explanation should not pay for one.)
+        (Separate from `submit`: callers without an explanation should not pay for one.)
         """
         loop = asyncio.get_running_loop()
         entered_at, asked = now_here(), CallOptions.of(options)
@@ -197,8 +197,8 @@ class Batcher(Generic[In, Out]):
     async def _answer_in_time(
         self, call: Call | LongCall, entered_at: float, deadline_ms: float | None
     ) -> Any:
-        """The finished answer, or DeadlineExceeded wherever the time went. While it is queued, the
-        scheduler says so itself."""
+        """The finished answer, or DeadlineExceeded, wherever the call is by then. A queued item is
+        refused by the scheduler itself."""
         deadline = deadline_at(entered_at, deadline_ms)
         timer = self._expire_at(call, deadline)
         try:
@@ -217,7 +217,7 @@ class Batcher(Generic[In, Out]):
         self, call: Call | LongCall | StreamCall, deadline: float | None
     ) -> asyncio.TimerHandle | None:
         if deadline is None or deadline == math.inf or isinstance(call, LongCall):
-            return None  # a long one sees to it itself
+            return None  # a LongCall has a deadline of its own
         left_s = max(0.0, deadline - now_here()) + _GRACE_S
         return asyncio.get_running_loop().call_later(left_s, self._entrance.expire, call)
 
@@ -243,12 +243,12 @@ class Batcher(Generic[In, Out]):
         return self.is_uniform and self._entrance.enqueue_direct(call)
 
     def withdraw(self, call: DirectCall) -> None:
-        """Its caller is gone."""
+        """Take back a call: its caller has left."""
         call.is_done = True
         self._entrance.withdraw(call)
 
     def fan_out(self, *, rows: int = 1, deadline_ms: float | None = None) -> FanOut:
-        """For one request of many values of up to so many rows each: feeds them to the queue."""
+        """Feeds the values of one request to the queue, each of up to `rows` rows."""
         return self._entrance.fan_out(rows=rows, deadline_ms=deadline_ms)
 
     async def many(self, values: Iterable[Any], **options: Any) -> list[Out]:
@@ -260,7 +260,7 @@ class Batcher(Generic[In, Out]):
         return await self._many(self.submit, values, options)
 
     async def explain_many(self, values: Iterable[Any], **options: Any) -> list[Explained[Out]]:
-        """`many`, each result with its story."""
+        """`many`, each result with its explanation."""
         return await self._many(self.explain, values, options)
 
     async def _many(
@@ -340,7 +340,8 @@ class Batcher(Generic[In, Out]):
         limit_s: float = 30.0,
         _watcher: ProbeWatcher | None = None,
     ) -> CostTable:
-        """Time the model on batches of these typical values, so that no decision is made blind.
+        """Time the model on batches of these typical values, so that decisions rest on
+        measurements.
 
         Before traffic. Give values of several lengths where length matters and `size=` is set.
         """
@@ -371,9 +372,8 @@ class Batcher(Generic[In, Out]):
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more: it has crashed, its workers were given up, each is
-        stuck in a batch, or so are the calls around it. Empty while it works, and before and after
-        its life."""
+        """Why nothing completes any more: a crash, workers given up or stuck, or callbacks that
+        hang. Empty while it works, and before and after its life."""
         crash, suspended = self._shell.crash, self._shell.suspended
         if crash is not None:
             return f"{self.name} crashed: {type(crash).__name__}: {crash}"
@@ -396,12 +396,12 @@ class Batcher(Generic[In, Out]):
 
     @property
     def worker_processes(self) -> "list[WorkerStatus]":
-        """What each worker process does; none where the model runs in this one."""
+        """The status of each worker process; empty if the model runs in this one."""
         return [] if self._parts.maker.team is None else self._parts.maker.team.statuses
 
     @property
     def policy(self) -> Policy:
-        """The levers in force."""
+        """The settings in force."""
         return self._parts.maker.policy
 
     def observe(self, observer: Observer) -> None:
@@ -409,8 +409,8 @@ class Batcher(Generic[In, Out]):
         self._parts.observers.add(observer)
 
     def follow(self, follower: Follower) -> None:
-        """Tell this callable the ids of each call's items, in that call's own context: so traces
-        and logs find out which batch a request was in."""
+        """Tell this callable the ids of each call's items, in that call's own context: so that
+        traces and logs know the batch of a request."""
         self._parts.followers.append(follower)
 
     def statistics(self) -> Statistics:
@@ -420,6 +420,6 @@ class Batcher(Generic[In, Out]):
 def _each(values: Iterable[Any]) -> Iterator[Any]:
     try:
         return iter(values)
-    except TypeError:  # also of what claims to be iterable, as an array of no dimension
+    except TypeError:  # also for an array of no dimension, which claims to be iterable
         kind = type(values).__name__
         raise InvalidInput(f"many() takes the values of several calls, not {kind}") from None

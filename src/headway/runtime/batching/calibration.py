@@ -1,4 +1,5 @@
-"""Before traffic: time the model on typical batches, see what may share one, limit it."""
+"""Before traffic: time the model on typical batches, find out which values may share a batch, limit
+its size."""
 
 import dataclasses
 import logging
@@ -34,7 +35,7 @@ class Calibration:
         limit_s: float,
         watcher: ProbeWatcher | None,
     ) -> CostTable:
-        """Decisions rest on what it returns from now on."""
+        """Time the model. The scheduler uses the returned table from now on."""
         shell = self._decider.shell
         with shell.lock:
             event_loop = shell.choose_loop()
@@ -78,8 +79,8 @@ class Calibration:
             self._decider.adopt(Scheduler(policy))
 
     async def try_out(self, dependent_rows: DependentRows) -> None:
-        """No caller knows this batcher yet: its model may be tried, and is told apart from one
-        whose rows depend on each other. Raises ConfigError."""
+        """Before there are callers: find out whether the model's rows depend on each other, and
+        whether it may be padded. Raises ConfigError."""
         runner, policy = self._maker.runner, self._maker.policy
         if not isinstance(runner, TensorRunner) or isinstance(runner, WholeRunner):
             return
@@ -119,7 +120,7 @@ class Calibration:
         return bool(outputs)
 
     def _tell_alone(self, outputs: Sequence[str]) -> None:
-        """In a worker's thread, perhaps."""
+        """Possibly in a worker's thread."""
         _log.warning(
             "%s: %s. Each request runs alone from now on, its own rows in one call. "
             "dependent_rows = 'refuse' refuses such a model, 'batch' batches it all the same",

@@ -1,4 +1,4 @@
-"""The scheduler, and the callers whose items are queued in it. All under the shell's lock."""
+"""The scheduler, and the callers of the items queued in it. All under the shell's lock."""
 
 import itertools
 import operator
@@ -28,7 +28,7 @@ class CallQueue:
     # ---- coming in
 
     def submit(self, item: Item, call: Answerable) -> None:
-        """Raises why not."""
+        """Queue an item. Raises the reason of a refusal."""
         self.scheduler.submit(item)
         self.calls[item.id] = call
 
@@ -37,8 +37,8 @@ class CallQueue:
         inbox: deque[tuple[Item, Any]],
         is_elsewhere: Callable[[Any], bool] | None,
     ) -> list[tuple[Answerable, HeadwayError]]:
-        """Queue all of the inbox; returns the refused calls, and why. `is_elsewhere`: this caller
-        is in another event loop by now."""
+        """Queue all of the inbox; returns the refused calls, and why. `is_elsewhere`: is this
+        caller in another event loop?"""
         calls, items, is_mixed = self.calls, [], False
         while inbox:
             item, call = inbox.popleft()
@@ -54,7 +54,7 @@ class CallQueue:
     # ---- going out
 
     def take(self, batch: Batch, calls: list[Answerable]) -> None:
-        """Fill in the callers of this batch. `put_back` those it has found, where it breaks."""
+        """Move the callers of this batch into `calls`. If this raises, `put_back` those."""
         calls.extend(map(self.calls.pop, map(_item_id, batch.items)))
 
     def put_back(self, batch: Batch, calls: Sequence[Answerable]) -> None:
@@ -74,7 +74,7 @@ class CallQueue:
         return len(cancelled) == len(item_ids)
 
     def cancel_all(self) -> list[Answerable]:
-        """All but those already refused: the scheduler's next action answers these."""
+        """Cancel all items but refused ones: the scheduler's next action answers these."""
         cancelled = [item_id for item_id in self.calls if self.scheduler.cancel(item_id)]
         return [self.calls.pop(item_id) for item_id in cancelled]
 

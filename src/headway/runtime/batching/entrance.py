@@ -1,4 +1,4 @@
-"""How callers come to the queue of a batcher, and how they leave it early."""
+"""Callers enter the queue of a batcher here, and leave it early."""
 
 import asyncio
 import concurrent.futures
@@ -25,7 +25,7 @@ Follower = Callable[[tuple[int, ...]], None]
 
 
 class Queued(Protocol):
-    """A call, as far as its items go."""
+    """The items of a call."""
 
     @property
     def item_ids(self) -> tuple[int, ...]: ...
@@ -52,8 +52,8 @@ class Entrance:
     # ---- coming in, without options
 
     def enqueue_plain(self, value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
-        """The hot path: a value without options, from the batcher's own loop. None: take the other
-        way."""
+        """The hot path: a value without options, from the batcher's own loop. None: use
+        `ask`."""
         event_loop = self._shell.event_loop
         if event_loop is None or event_loop.loop is not loop or not self._decider.takes_plain:
             return None
@@ -67,11 +67,11 @@ class Entrance:
         return call
 
     def enqueue_direct(self, call: DirectCall) -> bool:
-        """The same for a call without a future, in a batcher that never moves from its loop, while
-        it has no followers: such a call has no context.
+        """`enqueue_plain` for a call without a future, in a batcher with a loop of its own and
+        without followers: such a call has no context.
 
-        False: take the other way. (That we are in that loop is the caller's word: to ask costs a
-        system call.)
+        False: use `ask`. (The caller guarantees that this is the batcher's loop: a check would
+        cost a system call.)
         """
         shell = self._shell
         event_loop = shell.event_loop
@@ -124,7 +124,7 @@ class Entrance:
 
     @contextmanager
     def refusals_reported(self) -> Iterator[None]:
-        """Of callers that are refused before they are queued."""
+        """Report callers that are refused before they are queued."""
         try:
             yield
         except HeadwayError as error:
@@ -216,7 +216,7 @@ class Entrance:
 
     def withdraw(self, call: Queued) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
-        if not call.item_ids:  # of many pieces, which are withdrawn one by one
+        if not call.item_ids:  # a LongCall, which withdraws its pieces itself
             return
         was_queued = self._forget(call.item_ids)
         if not was_queued:
@@ -225,7 +225,7 @@ class Entrance:
         self._shell.drive_soon()  # the item may have been what a timer or a drain waits for
 
     def expire(self, call: Call | StreamCall) -> None:
-        """Its deadline has passed, wherever it is. In the caller's loop."""
+        """The deadline of a call has passed. In the caller's loop."""
         if call.is_done:
             return
         error = DeadlineExceeded(f"{self._shell.name} did not answer before the deadline")
@@ -253,11 +253,11 @@ def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
     except (TypeError, ValueError):  # a text, a list, an array
         deadline_s = math.nan
     if math.isnan(deadline_s) or isinstance(deadline_ms, bool):
-        kind = type(deadline_ms).__name__  # what it shows itself as may fail, or be of any length
+        kind = type(deadline_ms).__name__  # its repr may fail, or be very long
         raise InvalidInput(f"deadline_ms is not a number, but {kind}")
     return entered_at + deadline_s
 
 
 def now_here() -> float:
-    """By the clock of the event loop that this runs in."""
+    """The time on the clock of the running event loop."""
     return EventLoop(asyncio.get_running_loop()).clock()

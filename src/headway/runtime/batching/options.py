@@ -1,8 +1,8 @@
-"""Everything that can be said about a batcher, once; and what follows for its parts.
+"""All options of a batcher, and what they mean for its parts.
 
-`Batcher` takes these as keywords, `@batched` likewise, and a server's configuration has settings of
-the same names. What a person types (names, milliseconds, megabytes) becomes what the core and the
-workers count in (enums, seconds, bytes) here.
+`Batcher` and `@batched` take these as keywords, and a server's configuration has settings of the
+same names. What a person types (names, milliseconds, megabytes) is converted here to the units
+of the core and the workers (enums, seconds, bytes).
 """
 
 import math
@@ -21,8 +21,8 @@ from headway.runtime.events import Observer
 
 _POLICIES = ("auto", "idle", "window", "static")
 _DEFAULTS = Policy()
-_NO_LISTS = (str, bytes, Mapping)  # though they can be walked through
-# Names that other libraries have, and what does the same here.
+_NO_LISTS = (str, bytes, Mapping)  # though they are iterable
+# Options of other libraries, and their names here.
 _WAIT = "max_wait_ms (in milliseconds)"
 _ELSEWHERE = {
     "batch_size": "max_batch_size",
@@ -103,7 +103,7 @@ class BatcherOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "BatcherOptions":
-        """As a caller typed them. Raises TypeError, naming one that does not exist."""
+        """From keywords. Raises TypeError, naming an option that does not exist."""
         known = cls.__dataclass_fields__
         for name in given:
             if name not in known:
@@ -120,13 +120,13 @@ class BatcherOptions:
 
     @property
     def needs_process(self) -> str:
-        """The option that only a process of its own can keep."""
+        """The option that needs a process of its own; empty: none."""
         if self.worker_memory_mb is not None:
             return "worker_memory_mb"
         return "pin" if self.pin else ""
 
     def policy_for(self, model: object) -> Policy:
-        """The options that decide; some of them the model may have said itself. Raises ConfigError,
+        """The scheduler's policy; the model may have set some options itself. Raises ConfigError,
         naming the option."""
         buckets, quantiles = self.buckets, 0
         if isinstance(buckets, str):
@@ -166,7 +166,7 @@ class BatcherOptions:
         return Firing(policy)
 
     def _compose(self, model: object) -> Compose:
-        """'auto': as the model takes them."""
+        """'auto' depends on the model."""
         if self.compose == "auto":
             return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
         return cast(Compose, choice(Compose, self.compose, "compose"))

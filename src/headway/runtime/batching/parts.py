@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BatcherParts:
-    """Those that last, and (see `_wire`) those that a forked process has to make anew."""
+    """Those that last, and (see `_wire`) those that a forked process has to make again."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BatcherParts:
             options.worker,
             is_async=runner.is_async,
             workers=options.workers,
-            is_python=False,  # threads, unless processes are asked for: a closure runs nowhere else
+            is_python=False,  # processes only if asked for: a closure cannot run in one
             needs_process=options.needs_process,
             has_processes=HAS_PROCESSES,
         )
@@ -115,7 +115,7 @@ class BatcherParts:
             self.observers.add(self._watchdog)
 
     def after_fork(self) -> None:
-        """In the child: nothing of what runs for it is here."""
+        """In the child process, which has no threads or workers of the parent."""
         old = self.shell
         if self._watchdog is not None:
             self.observers.remove(self._watchdog)
@@ -148,7 +148,7 @@ class BatcherParts:
             raise
 
     async def _load(self, event_loop: EventLoop) -> None:
-        """Where it computes; light preparation here, too."""
+        """Load the model where it runs; `setup` runs here, too."""
         model, team = self._model, None if event_loop.is_virtual else self.maker.team
         if isinstance(model, Model | TensorModel):
             await run_in_thread(_set_up_and_load(model) if team is None else model.setup)

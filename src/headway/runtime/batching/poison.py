@@ -1,4 +1,4 @@
-"""Recognises what has taken workers down: at the door, and among waiting calls."""
+"""Recognises inputs that have killed workers, among new and waiting calls."""
 
 import threading
 from collections.abc import Hashable
@@ -9,7 +9,7 @@ from headway.runtime.driving.digests import digest_of
 
 
 class PoisonWatch:
-    """From any thread. False while none is known: then nothing has to be looked at."""
+    """Used from any thread. False while no such input is known: then calls need no check."""
 
     def __init__(self) -> None:
         self._memory = PoisonMemory()

@@ -10,7 +10,7 @@ from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event
 
 _log = logging.getLogger(__name__)
-_RETRY_S = 60.0  # what callers are told while every worker is stuck
+_RETRY_S = 60.0  # callers are asked to retry after this, while every worker is stuck
 
 
 class BatchWatchdog:

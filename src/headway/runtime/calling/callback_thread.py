@@ -23,8 +23,8 @@ from headway.runtime.calling.threads import start_thread
 
 _log = logging.getLogger(__name__)
 _LONG_S = 10.0  # for one call of the user's; then another thread goes on with the others
-_MOST_STUCK = 4  # threads whose calls do not come back
-_RETRY_S = 10.0  # what callers are told when all are stuck
+_MOST_STUCK = 4  # threads with a call that does not return
+_RETRY_S = 10.0  # callers are asked to retry after this, when all are stuck
 _HAND_OVER_S = 0.001  # results within this time cross back to the loop together
 _MOST_TOGETHER = 64  # values for `Many`; more would keep the first of them waiting
 
@@ -62,7 +62,7 @@ class CallbackThread:
 
     @property
     def is_stuck(self) -> bool:
-        """New calls are refused: as many as may hang have not come back for long."""
+        """Are new calls refused, because the maximum number of calls hang?"""
         return len(self._stuck) >= _MOST_STUCK and self._is_full()
 
     def check_room(self) -> None:
@@ -113,7 +113,7 @@ class CallbackThread:
                 self._tasks.discard(kind, future)
 
     def stop(self) -> None:
-        """After all that is under way. What comes later gets a thread that ends again."""
+        """End the thread after all waiting calls. Later calls get a thread that ends again."""
         with self._tasks.lock:
             self._is_stopped = True
             if self._tasks.thread is not None:
@@ -124,19 +124,19 @@ class CallbackThread:
         if self._is_full():
             raise self._not_ready()
         thread = _Thread()
-        # It knows the tasks only: an unused batcher, and all that belongs to it, can go.
+        # It references the tasks only, so that an unused batcher can be garbage collected.
         start_thread(_work, self._tasks, thread, name=self._name)
         self._tasks.thread = thread
 
-    # ---- calls that do not come back
+    # ---- calls that do not return
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Under the lock: look when a call that begins now would have taken too long."""
+        """Under the lock: call `look` when a call that begins now has taken too long."""
         self._watched_by = loop
         loop.call_later(self._long_s, _look_after, weakref.ref(self), loop)
 
     def look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop of one of the callers, once in a while as long as there are any."""
+        """Runs regularly while there are calls, in the loop of one of the callers."""
         with self._tasks.lock:
             if self._watched_by is loop:
                 self._watched_by = None
@@ -303,7 +303,7 @@ def _serve(tasks: _Tasks, thread: _Thread) -> None:
 
 
 def _results_of(tasks: list[_Task]) -> list[Any]:
-    """One for each, in order; an exception is a result. Whose caller has left has none."""
+    """One result for each task, in order; an exception is a result. None if the caller has left."""
     waiting = [task for task in tasks if not task.future.done()]
     many = waiting[0].many if len(waiting) > 1 else None
     if many is not None:
@@ -321,7 +321,7 @@ def _results_of(tasks: list[_Task]) -> list[Any]:
 def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any:
     """The function's result, or the exception as a value: ours as it is, theirs as ModelFailed.
 
-    The result is its caller's own: the next call may reuse what it lies in.
+    The result is its caller's own: the next call may reuse its buffer.
     """
     try:
         return own(function(value))

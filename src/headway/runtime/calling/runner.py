@@ -41,15 +41,15 @@ class ModelRunner(Protocol):
         ...
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
-        """The same, with keywords for the model."""
+        """This runner, with keywords for the model."""
         ...
 
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
-        """The same for a model in another process: this function takes its batches there."""
+        """This runner for a model in another process: the function takes its batches there."""
         ...
 
     def given(self, values: list[Value]) -> list[Value]:
-        """For the model, to do with as it likes: a rerun finds what the callers sent."""
+        """Copies for the model, which may change them: a rerun must find what the callers sent."""
         ...
 
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
@@ -60,16 +60,16 @@ class ModelRunner(Protocol):
 
 
 class _Caller:
-    """Holds the model's `predict`."""
+    """The base class of runners: holds the model's `predict`."""
 
     is_async: bool
     _predict: Callable[..., Any]
-    _is_here: bool = True  # else the way to another process and back makes the copies
+    _is_here: bool = True  # False: sending values to another process copies them
 
     _holding: Holding
 
     async def _call(self, batch: Any) -> Any:
-        """In a thread, nothing is awaited: what needs that is a wrong result there."""
+        """In a thread, awaitables are not awaited, but treated as wrong results."""
         results = self._predict(batch)
         if isinstance(results, Awaitable) and asyncio._get_running_loop() is not None:
             return await self._holding.watched(results)
@@ -89,7 +89,7 @@ class _Caller:
 
 
 class Rows(NamedTuple):
-    """Arrays that will be one, along their rows, where they are written next."""
+    """Arrays that are concatenated along their rows when they are written to another process."""
 
     arrays: "list[numpy.ndarray[Any, Any]]"
 
@@ -213,8 +213,8 @@ class TensorRunner(_Caller):
         return count, size, partition
 
     def plain(self, value: Value) -> Value:
-        """Without subclasses of arrays: their methods are foreign code, and one of them would
-        make the whole batch its like."""
+        """Convert subclasses of arrays: their methods are foreign code, and one of them would
+        turn the whole batch into that class."""
         if not isinstance(value, Mapping):
             return value  # `shape` says so
         ndarray = self._numpy.ndarray
@@ -224,7 +224,7 @@ class TensorRunner(_Caller):
         return value
 
     def _length(self, value: Value) -> int | None:
-        """None: only its like in shape may share a batch with it."""
+        """None: only values of the same shape may share a batch with it."""
         padding = self.varying.padding
         return None if padding is None else padding.length_of(value)
 
@@ -238,7 +238,7 @@ class TensorRunner(_Caller):
 
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = super().elsewhere(predict)
-        same._concatenate = Rows  # on the way: that is a copy less
+        same._concatenate = Rows  # concatenated while they are sent, which saves a copy
         return same
 
     def given(self, values: list[Value]) -> list[Value]:
@@ -313,7 +313,7 @@ class TensorRunner(_Caller):
         return batch
 
     def _full_length(self, values: list[Value]) -> int | None:
-        """What all are filled up to; None: they run as they are."""
+        """The length that all are padded to; None: they run as they are."""
         lengths = [self._length(value) for value in values]
         known = [length for length in lengths if length is not None]
         return self.varying.full_length(max(known)) if len(known) == len(lengths) else None
@@ -330,7 +330,7 @@ class TensorRunner(_Caller):
         return filled
 
     def _lone(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
-        """A lone caller's array: the model has its own to write into, or cannot write."""
+        """The array of a single caller: copied for a model that writes, else read-only."""
         if not self._is_here:
             return array
         if self._writes_inputs:

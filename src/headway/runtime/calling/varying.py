@@ -19,7 +19,7 @@ from headway.runtime.calling.samples import (
     is_mask,
 )
 
-SHORT, LONG = 5, 9  # of the samples: no power of two, no multiples of each other
+SHORT, LONG = 5, 9  # lengths of the samples: no power of two, no multiples of each other
 _CONTENTS = 4  # of samples: indices that are all 0, all 1, and two at random
 
 Arrays = Mapping[str, Any]
@@ -27,13 +27,13 @@ Arrays = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What is filled up along its second axis, and what comes out as long as that."""
+    """Inputs that are padded along their second axis, and outputs that are as long as them."""
 
     values: Mapping[str, float]  # by input: what it is filled up with
     outputs: Mapping[str, Sequence[int]] | None = None  # axes to cut back; None: the second, if so
 
     def length_of(self, value: Arrays) -> int | None:
-        """Of one request; None: its inputs differ, or are empty, and it must run as it is."""
+        """The length of one request; None: its inputs differ or are empty, so it is not padded."""
         found = {value[name].shape[1] for name in self.values}
         length = found.pop()
         return None if found or not length else int(length)
@@ -49,9 +49,9 @@ class Padding:
 
 @dataclass(slots=True)
 class Varying:
-    """What is known of one model; shared by all who call it."""
+    """The padding of one model; shared by all of its callers."""
 
-    candidates: tuple[str, ...] = ()  # inputs that padding may suit; to be shown
+    candidates: tuple[str, ...] = ()  # inputs that may be padded, if the trial succeeds
     padding: Padding | None = None
     pad_sizes: tuple[int, ...] = ()  # the only lengths it runs at
     _dtypes: Mapping[str, Tensor] = field(default_factory=dict)
@@ -91,8 +91,9 @@ class Varying:
     def judge(
         self, short: Sequence[Arrays], long: Sequence[Arrays], filled: Sequence[Sequence[Arrays]]
     ) -> bool:
-        """By content: run apart, short and long; and all as long as the long ones, which are the
-        last of `filled`. Do they agree, and does it matter what they contain? Then pad from now on.
+        """Pad from now on if padded rows have the same answers as unpadded ones, and different
+        contents have different answers. `short` and `long` ran apart; `filled` ran together, padded
+        to the length of its last ones, which are the long rows.
         """
         outputs = _axes(short[0], long[0])
         if outputs is None or all(all_agree(short[0], other) for other in short[1:]):

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Answerable(Protocol):
-    """What a batch needs of the callers in it."""
+    """A caller, as its batch sees it."""
 
     value: Any
     ran: tuple[Ran, ...]
@@ -39,10 +39,10 @@ class Call:
     __slots__ = ("chain", "future", "item_ids", "ran", "value")
 
     def __init__(self, item_id: int, value: Any, future: Any) -> None:
-        self.item_ids: tuple[int, ...] = (item_id,)  # several once it has been split
+        self.item_ids: tuple[int, ...] = (item_id,)  # one id
         self.value = value
         self.future = future
-        self.ran: tuple[Ran, ...] = ()  # once it has; several where it was split
+        self.ran: tuple[Ran, ...] = ()  # once it has run
 
     @property
     def is_done(self) -> bool:
@@ -61,7 +61,7 @@ class Call:
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
-            with suppress(RuntimeError):  # as above
+            with suppress(RuntimeError):  # its loop is closed
                 self.future.set_exception(_raisable(error))
 
     def detach(self) -> None:
@@ -99,7 +99,7 @@ class _FutureElsewhere:
 
 
 class DirectCall:
-    """One value whose caller is told by a plain call, in the batcher's own event loop.
+    """One value whose caller gets its answer by a plain function call, in the batcher's event loop.
 
     No future, no task: for front ends that answer thousands of callers from one loop. They derive
     from it; what `answered` and `failed` raise is logged, and goes no further.
@@ -140,7 +140,7 @@ class DirectCall:
 
 
 class ThreadCall(Call):
-    """The same for a caller in another event loop: its future may be cancelled at any moment."""
+    """A call from another event loop: its future may be cancelled at any moment."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class ThreadCall(Call):
             self.future.set_exception(_raisable(error))
 
     def detach(self) -> None:
-        """It always crosses threads."""
+        """Nothing to do: its answer crosses threads anyway."""
 
 
 def _raisable(error: BaseException) -> BaseException:

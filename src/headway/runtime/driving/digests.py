@@ -8,7 +8,7 @@ from typing import Any
 
 
 def digest_of(value: Any, partition: Hashable) -> bytes | None:
-    """Of the whole content and of what it runs with. None: equal contents cannot be recognised."""
+    """A digest of the value and its partition. None: equal contents cannot be recognised."""
     state = _State()
     try:
         state.add((value, partition))

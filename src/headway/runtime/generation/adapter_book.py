@@ -95,7 +95,7 @@ class AdapterBook:
             await _answer(self._connected().unload_adapter(entry.key))
 
     async def load_at_start(self, name: str, folder: str | Path) -> None:
-        """The same for one that the configuration names: what is wrong is a ConfigError."""
+        """Load an adapter that the configuration names. Mistakes are ConfigErrors."""
         try:
             await self.load(name, folder)
         except InvalidInput as error:

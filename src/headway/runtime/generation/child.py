@@ -1,4 +1,5 @@
-"""The engine's side of the line: commands come in between steps, one word goes out after each."""
+"""The engine's side of the connection: commands come in between steps, one report goes out after
+each."""
 
 import gc
 import math

@@ -1,4 +1,5 @@
-"""The front's end of an engine's line, and a watch on it. In the event loop; nothing waits."""
+"""The front's end of the connection to an engine, and a watch on it. In the event loop; nothing
+waits."""
 
 import asyncio
 import logging
@@ -17,7 +18,7 @@ _STOPPED_S = 5.0  # no timer of a process that runs is so late
 
 
 class EngineConnection:
-    """Of one engine. What cannot be sent now is sent later."""
+    """The connection to one engine. What cannot be sent now is sent later."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class EngineConnection:
 
 
 class SilenceWatch:
-    """Looks after an engine that says nothing."""
+    """Ends an engine that sends nothing for too long."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class SilenceWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Something is expected of it from now on."""
+        """From now on the engine owes us a message."""
         if self._timer is None and self._limit_s is not None:
             self._heard_at = time.monotonic()
             self._look_in(self._limit_s)
@@ -126,7 +127,9 @@ class SilenceWatch:
         assert self._limit_s is not None
         self._timer = None
         now = time.monotonic()
-        if now > self._due_at + _STOPPED_S:  # this process did not run, so the engine may not have
+        if (
+            now > self._due_at + _STOPPED_S
+        ):  # this process was stopped, so the engine may have been, too
             self._heard_at = now
         left = self._heard_at + self._limit_s - now
         if left > 0:

@@ -34,7 +34,7 @@ _MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not 
 
 
 class StepResult(Protocol):
-    """What a step brings: as many of each as sequences sampled, in that order."""
+    """The results of a step: one of each for every sampled sequence, in that order."""
 
     @property
     def tokens(self) -> list[int]: ...
@@ -42,7 +42,7 @@ class StepResult(Protocol):
     def logprobs(self) -> "list[Any]": ...
     @property
     def broken(self) -> Sequence[int]:
-        """Which of them have no token: the model's numbers are none."""
+        """Rows without a token: the model's logits are not finite numbers."""
         ...
 
 
@@ -51,7 +51,7 @@ class RunningStep(Protocol):
 
     @property
     def seconds(self) -> float | None:
-        """What it took, once there is a result; None: the caller's own clock is as good."""
+        """How long it took, once there is a result; None: the caller measures it."""
         ...
 
     def result(self) -> StepResult:
@@ -87,7 +87,7 @@ class StepRunner(Protocol):
 
 
 class SequenceOutput(NamedTuple):
-    """What one sequence got from one step: a token, its end, or both."""
+    """The part of a step that concerns one sequence: a token, its end, or both."""
 
     sequence: int
     token: int | None = None
@@ -97,14 +97,14 @@ class SequenceOutput(NamedTuple):
 
 
 class PlainTokens(NamedTuple):
-    """Of one step: sequences that got a token and nothing else, and those tokens."""
+    """The sequences of a step that got a token and nothing else, and those tokens."""
 
     sequences: list[int]
     tokens: list[int]
 
 
 def parted(outputs: Sequence[SequenceOutput]) -> tuple[PlainTokens, list[SequenceOutput]]:
-    """What is a token only, and the rest."""
+    """Outputs that are only a token, and all others."""
     plain, others = PlainTokens([], []), []
     for output in outputs:
         sequence, token, logprobs, finished, error = output
@@ -124,7 +124,7 @@ class GenerationLoad(NamedTuple):
     preemptions: int
 
 
-# ---- what the front tells the engine
+# ---- messages of the front to the engine
 
 
 class SubmitSequence(NamedTuple):
@@ -138,7 +138,7 @@ class CancelSequence(NamedTuple):
 
 
 class SetWeights(NamedTuple):
-    """Tenants that come from now on have these weights."""
+    """The weights of tenants that come from now on."""
 
     weights: dict[str, float]
 
@@ -168,11 +168,11 @@ class CommandInbox(Protocol):
         ...
 
     def wait_commands(self, until: float) -> list[Command] | None:
-        """Those that have come; where there are none, wait for some until then. None: stop."""
+        """The commands that have come; waits until then if there are none. None: stop."""
         ...
 
 
-# ---- what the engine tells the front
+# ---- messages of the engine to the front
 
 
 class Report(NamedTuple):
@@ -208,7 +208,7 @@ class EngineLoop:
         self._failures = 0
 
     def close(self) -> None:
-        """After `run`: what still waits for an adapter is unfinished, too."""
+        """After `run`: sequences that still wait for an adapter are unfinished, too."""
         self._adapters.close()
         self.unfinished.update(self._adapters.held)
 
@@ -224,8 +224,8 @@ class EngineLoop:
         )
 
     def run(self) -> None:
-        """Until the inbox says stop. Shortly before a step ends the next is decided and handed
-        over, where the engine goes so deep."""
+        """Until the inbox says stop. Shortly before a step ends, the next one is decided and handed
+        over, if the engine takes several steps at once."""
         until = math.inf
         while (commands := self._inbox.wait_commands(until)) is not None:
             for command in commands:
@@ -340,7 +340,7 @@ class EngineLoop:
         now = time.monotonic()
         seconds = running.seconds or now - max(began, self._completed_at)
         self._completed_at = now
-        if self._under_way:  # it begins on the device only now
+        if self._under_way:  # this step begins on the device only now
             expected_s = self._scheduler.expected_s(self._under_way[0][0])
             self._due_at = self._hand_over.at(now, expected_s)
         outputs = [self._break(step.sampled[row]) for row in result.broken]

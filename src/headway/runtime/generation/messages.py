@@ -1,4 +1,4 @@
-"""What the front and the engine's process say to each other, as values that travel cheaply.
+"""The messages between the front and the engine's process, as values that travel cheaply.
 
 Most of a step's outputs are plain tokens: they go as two lists of numbers.
 """
@@ -13,7 +13,7 @@ from headway.runtime.workers.process.failures import Failure, error_of, failure_
 
 
 class Welcome(NamedTuple):
-    """The engine's first word."""
+    """The engine's first message."""
 
     limits: Limits
     vocabulary: int
@@ -50,7 +50,7 @@ def others_of(step: PackedReport) -> Iterator[SequenceOutput]:
 
 
 def result_of(returned: Any) -> Any:
-    """Of a call; raises what it raised."""
+    """The result of a call. Raises what the call raised."""
     if isinstance(returned, Failure):
         raise error_of(returned)
     return returned

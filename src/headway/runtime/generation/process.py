@@ -72,16 +72,18 @@ class EngineProcess:
         self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
         self._entries: dict[int, _Entry] = {}  # by the caller's number
         self._sent: dict[int, _Entry] = {}  # by the engine's number
-        self._numbers = itertools.count(1)  # an engine sees each once: what is stale is told apart
+        self._numbers = itertools.count(
+            1
+        )  # never reused: a late message about an old sequence is recognised
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._recovery = Recovery()
         self._weights: dict[str, float] | None = None
         self._adapters: dict[str, str] = {}  # folders, of all that a sequence may have
-        self._leaving: set[str] = set()  # of these, kept for sequences that go on
+        self._leaving: set[str] = set()  # unloaded adapters that are kept for sequences that go on
         self._watch = SilenceWatch(self._loop, options.execute_timeout_s, self._is_late)
         self._is_closing = False
         self._gave_up = ""
-        self._preemptions = 0  # of engines that were lost
+        self._preemptions = 0  # by engines that were lost
         self.load = GenerationLoad(0, 0, 1, 0, 0)
 
     # ---- life
@@ -164,7 +166,7 @@ class EngineProcess:
         return self._ask(lambda number: CallEngine(number, method, arguments))
 
     def load_adapter(self, adapter: str, folder: str) -> "asyncio.Future[Any]":
-        """Resolved when sequences may name it. Later engines are told, too."""
+        """Resolved when sequences may name it. Engines that start later load it, too."""
 
         def note(answer: "asyncio.Future[Any]") -> None:
             if not answer.cancelled() and answer.exception() is None:
@@ -175,8 +177,8 @@ class EngineProcess:
         return answer
 
     def unload_adapter(self, adapter: str) -> "asyncio.Future[Any]":
-        """Sequences that have it go on, on this engine or the next. It is told when none is left;
-        of one that is just being read, at once."""
+        """Sequences that have it go on, on this engine or the next. The engine unloads it when none
+        is left; one that is still being read it unloads at once."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         answer.set_result(None)
         if adapter in self._adapters:
@@ -217,7 +219,7 @@ class EngineProcess:
 
     def _send(self, entry: "_Entry") -> None:
         if not self._sent:
-            self._watch.heard()  # until now there was nothing to say
+            self._watch.heard()  # until now no message was expected
         entry.number = number = next(self._numbers)
         self._sent[number] = entry
         resumed = tuple(entry.tokens) if entry.was_sent else None
@@ -237,7 +239,7 @@ class EngineProcess:
         for sequence in change.send:
             self._send(self._entries[sequence])
 
-    # ---- what the engine says
+    # ---- messages of the engine
 
     def hear(self, word: Any) -> None:
         if isinstance(word, Welcome):
@@ -329,12 +331,12 @@ class EngineProcess:
     # ---- engines come and go
 
     def connected(self, process: ModelProcess, channel: Channel) -> None:
-        """An engine has loaded, and will say welcome."""
+        """An engine has loaded, and will send its welcome."""
         self._line = EngineConnection(self._loop, process, channel, self.hear)
         self._watch.begin()
 
     def disconnected(self, process: ModelProcess, reason: str, *, out_of_memory: bool) -> None:
-        """It has ended. What it said before is heard first."""
+        """The engine has ended. Its last messages are read first."""
         if self._line is None or self._line.process is not process:
             return
         self._line.drain()
@@ -387,7 +389,7 @@ class EngineProcess:
         self._fail_calls(error)
 
     def _end_cancelled(self) -> None:
-        """Those that no engine has: none will tell their end."""
+        """End cancelled sequences that no engine has: no engine will report their end."""
         outputs = []
         for sequence, entry in list(self._entries.items()):
             if entry.is_cancelled and entry.number not in self._sent:
@@ -404,14 +406,14 @@ class EngineProcess:
                 answer.set_exception(error)
 
     def _is_late(self, limit_s: float) -> bool:
-        """Nothing was heard for so long. False: no caller waits."""
+        """The engine has been silent for this long. False: no caller waits."""
         line = self._line
         if line is None or (line.is_welcome and not self._sent):
             return False
         line.process.kill(f"did not answer within {limit_s:g} s")
         return True
 
-    # ---- what its worker tells, in a thread of its own
+    # ---- reports of its worker, in a thread of its own
 
     def worker_ready(self, worker: ProcessWorker, status: WorkerStatus) -> None:
         self._tell(status)
@@ -429,7 +431,7 @@ class EngineProcess:
 
     def post(self, callback: Callable[[], None]) -> None:
         """From any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback)
 
 
@@ -449,7 +451,7 @@ class _Entry:
 
 
 class _Turn:
-    """A worker's job: as long as its process lives, the line is the front's."""
+    """A worker's job: while its process lives, the connection is the front's."""
 
     def __init__(self, engine: EngineProcess) -> None:
         self._engine = engine

@@ -69,7 +69,7 @@ class GenerationThread:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes sequences: not once it was closed, or its loop has died."""
+        """Does it take sequences? Not once it was closed, or its loop has died."""
         return not self._is_closing and self._failure is None
 
     @property
@@ -147,7 +147,7 @@ class GenerationThread:
     # ---- in the thread
 
     def wait_commands(self, until: float) -> list[Command] | None:
-        """It is its loop's inbox."""
+        """The loop's inbox is this thread."""
         with self._changed:
             while not self._commands and not self._is_closing and until > time.monotonic():
                 left = until - time.monotonic()

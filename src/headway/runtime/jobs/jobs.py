@@ -1,4 +1,4 @@
-"""What a worker does with one batch: call the model, find the culprit if it raises, measure.
+"""The work on one batch: call the model, find the culprit if it raises, measure.
 
 A job never raises: whatever happens is its result. It is one coroutine, which runs in an event loop
 or, for models that never wait, in a worker's thread (`run_to_end`). It tells its batcher when it is
@@ -40,7 +40,7 @@ class Worker(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Its job can never finish."""
+        """Its job can never finish: its event loop is closed."""
         ...
 
     def start(self, job: "Job") -> None: ...
@@ -77,14 +77,18 @@ class BatchJob:
     max_reruns: int
     results: list[Any] = field(default_factory=list, init=False)  # an Exception: an item's error
     ran_s: float = field(default=0.0, init=False)
-    model_s: float | None = field(default=None, init=False)  # what tells the model's speed
+    model_s: float | None = field(
+        default=None, init=False
+    )  # how long the model ran, if nothing was run again
     active_at: float = field(default=0.0, init=False)  # of a stream: its latest step
     finished_at: float = field(default=0.0, init=False)
     reruns: int = field(default=0, init=False)
     lost: WorkerLost | None = field(default=None, init=False)  # no call of it has been answered
     ran_out_of_memory: bool = field(default=False, init=False)
-    misfit: Misfit | None = field(default=None, init=False)  # where no item is to blame for that
-    cancel: BatchCancel | None = field(default=None, init=False)  # where its model asks for one
+    misfit: Misfit | None = field(
+        default=None, init=False
+    )  # of rows that did not fit, if no single item is to blame
+    cancel: BatchCancel | None = field(default=None, init=False)  # if its model takes one
     owner: object = field(default=None, init=False)  # the same for all batches of a model
     chain: Chain = field(default=(), init=False)  # the batches that wait for this one
 
@@ -133,7 +137,7 @@ class BatchJob:
             self.misfit = reruns.misfit
 
     async def _run(self, started: float) -> None:
-        """Call the model for the whole batch. What it raises is looked into."""
+        """Call the model for the whole batch. If it raises, items run again to find the culprit."""
         raise NotImplementedError
 
     async def _rerun(self, call: "tuple[list[Any], int]", group: Sequence[int]) -> list[Any]:
@@ -175,10 +179,10 @@ class PredictJob(BatchJob):
             alone = await self._alone(values[place])
             differ = company.differing(alone, self.results[place])
             if not differ or company.differing(alone, await self._alone(values[place])):
-                return  # or it never answers twice alike
+                return  # the same, or a model that never answers twice alike
         except WorkerLost:
             raise
-        except Exception:  # noqa: BLE001  alone it fails: that tells nothing of its neighbours
+        except Exception:  # noqa: BLE001  if it fails alone, nothing is known about its neighbours
             return
         company.revoke(differ)
         self.results = await self.runner.predict(values, self.batch.padded_rows)
@@ -203,7 +207,7 @@ class PredictJob(BatchJob):
 
 @dataclass(eq=False)
 class StreamJob(BatchJob):
-    """Many answers per item: each step of the model is passed on as it comes."""
+    """Many answers for each item: each step of the model is delivered at once."""
 
     stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]]
 
@@ -234,7 +238,7 @@ class StreamJob(BatchJob):
             call.fail(each)
 
     def _streams(self, group: Sequence[int]) -> list[StreamCall]:
-        """Those still read."""
+        """The streams of these items that are still being read."""
         calls = [self.calls[index] for index in group]
         return [call for call in calls if isinstance(call, StreamCall) and not call.is_done]
 
@@ -271,7 +275,7 @@ class StreamJob(BatchJob):
             raise BrokenContract(
                 f"{self.runner.name} yielded {len(entries)} entries for {len(queue.calls)} items"
             )
-        # What comes from another process, too: mostly it is a text.
+        # Also of chunks from another process: mostly these are texts, which cost nothing.
         queue.deliver(own_all(entries))
         return not all(call.is_done for call in queue.calls)
 

@@ -1,4 +1,4 @@
-"""Times a model on batches of typical values: the cost table that decisions rest on."""
+"""Times a model on batches of typical values, which makes the table of costs."""
 
 import asyncio
 import math
@@ -19,8 +19,8 @@ from headway.runtime.jobs.rerunning import model_failed
 
 
 class ProbeWatcher:
-    """Told of every cell of the table. This one wants nothing; others measure memory, make pauses,
-    and say that a cell is too large."""
+    """Is called for every cell of the table. This one does nothing; subclasses measure memory, make
+    pauses, and skip cells that are too large."""
 
     def may_run(self, rows: int, size: int) -> bool:
         return True
@@ -139,7 +139,7 @@ class Trial:
             judged = [rows(content, attempt) for content in JUDGED]
             try:
                 apart = [(await self._together([row]))[0] for row in judged]
-            except ModelFailed:  # of our rows, not of a request
+            except ModelFailed:  # our made-up rows failed, not a request
                 continue
             try:
                 together = [
@@ -150,7 +150,7 @@ class Trial:
                     together[-1], await self._beside(judged, rows(NEIGHBOURS[-1], attempt))
                 ):
                     return None  # it never answers twice alike
-            except ModelFailed as error:  # it takes one row at a time, or so few
+            except ModelFailed as error:  # the model takes only one row, or few, at a time
                 return None if is_out_of_memory(error) else sorted(apart[0])
             return found
         return None
@@ -217,7 +217,7 @@ class _Probes:
         self._last_s = 0.0
 
     async def cell(self, sample: Any, count: int, size: int) -> "_Cell | None":
-        """None: so many rows do not fit into memory."""
+        """None: this many rows do not fit into memory."""
         if not self._watcher.may_run(count, size):
             return None
         try:
@@ -232,7 +232,7 @@ class _Probes:
         times = []
         for attempt in range(self._repeats + 1):
             await self._watcher.wait_turn(self._last_s)
-            # A model may do with its list as it likes.
+            # The model may change its list.
             job = Probe(self._runner, list(values), rows, self._clock)
             self._start(job)
             self._last_s = seconds = max(await job.seconds, 1e-9)
@@ -242,7 +242,7 @@ class _Probes:
 
 
 class _Cell:
-    """What the calls of one shape took."""
+    """How long the calls of one shape took."""
 
     def __init__(self, times: list[float], peak_bytes: int | None) -> None:
         self.seconds = statistics.median(times)
@@ -251,7 +251,7 @@ class _Cell:
 
 
 def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
-    """None where it is not known of every cell."""
+    """None if the memory of any cell is unknown."""
     known = [[each.peak_bytes for each in line if each.peak_bytes is not None] for line in lines]
     if any(len(some) < len(line) for some, line in zip(known, lines, strict=True)):
         return None
@@ -259,7 +259,7 @@ def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _values(runner: ModelRunner, sample: Any, count: int) -> list[Any]:
-    """So many rows of the sample."""
+    """`count` rows of the sample."""
     per_row = runner.shape(sample)[0]
     if per_row <= count:
         return [sample] * (count // per_row)

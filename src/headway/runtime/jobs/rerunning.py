@@ -69,7 +69,7 @@ class Reruns:
 
     @property
     def misfit(self) -> Misfit | None:
-        """None, too, where a single row did not fit: the number was not at fault."""
+        """None also if a single row did not fit: then the number of rows was not the cause."""
         return None if self._one_row_too_many else self._smallest_misfit
 
     def next_call(self) -> tuple[list[Any], int] | None:
@@ -172,7 +172,7 @@ class _Pieces:
 
     @property
     def rows(self) -> int:
-        """Of the next piece; 0: there is none."""
+        """The rows of the next piece; 0: there is none."""
         return self._todo[0][1] - self._todo[0][0] if self._todo else 0
 
     @property
@@ -203,7 +203,7 @@ class _Pieces:
 def own_errors(
     name: str, error: BaseException, count: int, *, is_alone: bool
 ) -> list[HeadwayError]:
-    """What each caller is told. An error of ours that the model raised for this request alone
+    """The error for each caller. An error of ours that the model raised for this request alone
     (`raise headway.InvalidInput`) is the request's own; for a batch of several, the culprit is
     unknown. The text, which may take its time, is made once."""
     if is_alone and isinstance(error, RequestError | Unavailable):
@@ -224,7 +224,7 @@ def model_failed(name: str, error: BaseException) -> ModelFailed:
     error = readable(error)
     if isinstance(error, BrokenContract):
         return ModelFailed(str(error))
-    if isinstance(error, UnreadableError):  # its text begins with the name of what it stands for
+    if isinstance(error, UnreadableError):  # its text begins with the original error's name
         failure = ModelFailed(f"{name} raised {error}")
     else:
         text = text_of(error)
@@ -241,7 +241,7 @@ def unusable(name: str, error: BaseException) -> ModelFailed:
 
 
 def _advice(error: BaseException, text: str) -> str:
-    """For the commonest mistake of those who come from servers that call a model once a request."""
+    """For a common mistake of users of servers that call a model once for each request."""
     if isinstance(error, TypeError | AttributeError) and _TAKES_LIST_FOR_ITEM.search(text):
         return " (predict is given a list of items; headway.single(…) is for one at a time)"
     return ""

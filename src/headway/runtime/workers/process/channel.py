@@ -1,6 +1,6 @@
 """One end of the line between a batcher's process and a model's. Both ends are alike.
 
-A message is one packet on a Unix socket. What is small travels in it; what is large lies in shared
+A message is one packet on a Unix socket. What is small travels in it; what is large is in shared
 memory that is used again and again: a sender keeps up to four regions, and with every message
 each side tells which of the other's regions it still holds. Small values are copied out of them,
 large ones are read where they lie, for as long as a reference to them lives.
@@ -74,7 +74,7 @@ class Channel:
         self._is_both_ways = False
         self._mine: list[MemoryRegion | None] = [None] * _SLOTS
         self._theirs: list[MemoryRegion | None] = [None] * _SLOTS
-        self._pending = 0  # slots of mine that the other side has not told about yet
+        self._pending = 0  # my slots that the other side has not reported free yet
         self._busy = 0  # slots of mine that the other side holds
         self._dropped = 0  # slots of mine that I have given up, to be told
         self._sent = 0
@@ -159,7 +159,7 @@ class Channel:
         return held
 
     def _room(self, length: int) -> tuple[int, MemoryRegion, int | None]:
-        """Where to write so many bytes; with its file, where the other side does not have it."""
+        """Where to write this many bytes; with the file, if the other side does not have it yet."""
         if self._is_both_ways:
             return _ONCE, *regions.create(length)
         taken = self._busy | self._pending
@@ -198,7 +198,7 @@ class Channel:
     def receive(self) -> ProcessMessage:
         packet, ancillary, flags = self._next_packet()
         fds = _fds(ancillary) if ancillary else ()
-        if flags & _CUT_SHORT:  # what lies in the slot is another call's
+        if flags & _CUT_SHORT:  # the slot holds the data of another call
             raise OSError("a region did not come through: too many open files")
         if not packet:
             raise EOFError("the other process is gone")

@@ -1,6 +1,6 @@
 """The model's process, as `spawning` starts it.
 
-It waits to be told which model it is, loads it, and answers one call after the other. It ends with
+It waits for the name of its model, loads it, and answers one call after the other. It ends with
 the line to its parent, and with its parent, whatever ends that.
 """
 
@@ -202,7 +202,7 @@ class Child:
         return keywords
 
     def _answer(self, kind: Kind, call: int, value: Any) -> None:
-        """Raises what cannot be sent, within a stream; else it is told as the model's error."""
+        """In a stream, raises what cannot be sent; else it is sent as the model's error."""
         try:
             self._send(kind, call, value)
         except (Unsendable, MemoryError) as error:
@@ -274,7 +274,7 @@ def _limit_memory(limit_bytes: int) -> None:
 
 def _import_main(path: str) -> None:
     """The script that the model is written in, under another name: as `multiprocessing` does, so
-    that what stands below `if __name__ == "__main__"` does not run."""
+    that the code below `if __name__ == "__main__"` does not run."""
     module = types.ModuleType("__mp_main__")
     with Importing():
         module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))

@@ -53,7 +53,7 @@ class ModelProcess:
         *,
         execute_timeout_s: float | None,
         heartbeat_timeout_s: float,
-        ended: Callable[[], None],  # told once, in the watching thread
+        ended: Callable[[], None],  # called once, in the watching thread
     ) -> None:
         self.pid = spawned.process.pid
         self.name = spec.name
@@ -63,7 +63,7 @@ class ModelProcess:
         self._limit_s = execute_timeout_s
         self._heart = Heart(heartbeat_timeout_s)
         self.has_answered = False  # a call
-        self.jobs = 0  # that it was given, this one included
+        self.jobs = 0  # given to it, this one included
         self._is_ready = False
         self._call = 0
         self._kill_reason: str | None = None
@@ -120,7 +120,7 @@ class ModelProcess:
         raise error
 
     def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
-        """The model's steps, as they come. Closed early, the model is told to stop."""
+        """The model's steps, as they come. If it is closed early, the model is stopped."""
         call = self._begin(Kind.STREAM, value, keywords)
         is_over = False
         try:
@@ -313,7 +313,7 @@ def _oom_kills() -> int:
 
 
 def _rows(value: Any) -> int:
-    """Of a batch: a list, or named arrays with rows first."""
+    """The rows of a batch: a list, or named arrays with rows first."""
     if isinstance(value, dict):
         rows: int = next(iter(value.values())).shape[0]
         return rows

@@ -17,7 +17,7 @@ _CLOCK_HZ = sysconf("SC_CLK_TCK")
 
 
 class Vitals(NamedTuple):
-    """What the kernel says of a process."""
+    """The kernel's figures of a process."""
 
     cpu_s: float  # that all its threads have used so far
     is_runnable: bool  # a thread of it runs, or waits for a CPU
@@ -73,7 +73,7 @@ def vitals_of(pid: int) -> Vitals | None:
 
 
 def _states(pid: int) -> list[str]:
-    """Of its threads."""
+    """The figures of all its threads."""
     found = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # it has ended

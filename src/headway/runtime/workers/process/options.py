@@ -1,4 +1,4 @@
-"""What a user says about worker processes, and what each worker is told."""
+"""The settings of worker processes, and the specification that each worker gets."""
 
 import logging
 import math

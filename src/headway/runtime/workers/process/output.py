@@ -11,7 +11,7 @@ _LAST_LINES = 5
 
 
 class ProcessOutput:
-    """Of one stream of one process. `last` are its latest lines: they mostly say why it ended."""
+    """One output stream of one process. `last`: its latest lines, which often say why it ended."""
 
     def __init__(self, fd: int, log: logging.Logger, level: int, name: str) -> None:
         self.fd = fd
@@ -23,7 +23,7 @@ class ProcessOutput:
         os.set_blocking(fd, False)
 
     def read(self) -> bool:
-        """What there is now. False: the stream has ended."""
+        """Log what has been printed. False: the stream has ended."""
         data = self._take()
         return data is None or bool(data)
 

@@ -7,7 +7,7 @@ from headway.runtime.workers.process.recipe import Recipe
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kinds of messages."""
 
     # to the model's process
     SPEC = 1  # an WorkerSpec: become this model
@@ -27,14 +27,14 @@ class Kind(IntEnum):
 
 
 class WorkerSpec(NamedTuple):
-    """What a process must know to become a worker."""
+    """Everything a process needs to become a worker."""
 
     name: str
     recipe: Recipe
     arguments: list[str]  # sys.argv
     path: list[str]  # sys.path
     folder: str  # where it runs
-    main: str | None  # the file of `__main__`, where the model lies in it
+    main: str | None  # the file of `__main__`, if the model is defined there
     environment: dict[str, str]  # all of it
     cores: tuple[int, ...]  # none: all
     memory_bytes: int | None

@@ -29,7 +29,7 @@ class MemoryRegion:
 
     @property
     def is_lent(self) -> bool:
-        """Is an array that lies in it still referred to?"""
+        """Is an array in it still referenced?"""
         return sys.getrefcount(self.whole) > _OWN_REFERENCES
 
 

@@ -50,7 +50,7 @@ class Spawned(NamedTuple):
         return self.process.stdout, self.process.stderr
 
     def discard(self) -> None:
-        """It has no spec yet: nothing is lost."""
+        """End a process that has no model yet."""
         self.channel.close()
         self.process.kill()
         self.process.wait()

@@ -41,7 +41,7 @@ class WorkerStatus:
 
 
 class Team(Protocol):
-    """Hands out the jobs. Each is told in the worker's thread."""
+    """Hands out the jobs. Its methods are called in the worker's thread."""
 
     def worker_ready(self, worker: "ProcessWorker", status: WorkerStatus) -> None: ...
 
@@ -98,7 +98,7 @@ _WAKE = _Wake()
 
 
 class _Life:
-    """What the thread knows: everything but the worker itself, which may go first."""
+    """The thread's state: everything but the worker itself, which may be collected first."""
 
     def __init__(
         self,
