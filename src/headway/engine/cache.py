@@ -56,11 +56,9 @@ class BlockTables:
         self.blocks = torch.zeros(limits.max_sequences, columns, dtype=torch.int64, device=device)
         self.last = torch.zeros(limits.max_sequences, dtype=torch.int64, device=device)
         self._lengths = [0] * limits.max_sequences
-        self.first = [0] * limits.max_sequences  # block of each slot
-        self.in_a_row = [0] * limits.max_sequences  # blocks, from the first on
 
     def start(self, slot: int) -> None:
-        self._lengths[slot] = self.in_a_row[slot] = 0
+        self._lengths[slot] = 0
 
     def append(self, slot: int, blocks: tuple[int, ...]) -> None:
         if not blocks:
@@ -68,15 +66,6 @@ class BlockTables:
         start = self._lengths[slot]
         self._lengths[slot] = start + len(blocks)
         self.blocks[slot, start : start + len(blocks)] = torch.tensor(blocks)
-        if not start:
-            self.first[slot] = blocks[0]
-        if self.in_a_row[slot] == start:
-            expected = self.first[slot] + start
-            for block in blocks:
-                if block != expected:
-                    break
-                expected += 1
-            self.in_a_row[slot] = expected - self.first[slot]
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:

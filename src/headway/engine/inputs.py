@@ -10,7 +10,6 @@ import torch
 
 from headway.core.generation.step import Step
 from headway.engine.cache import BlockTables
-from headway.engine.segments import BlockRun, segments_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,6 @@ class Chunk:
 class DecodeContext:
     """What decodes attend to where there are no kernels."""
 
-    segments: tuple[BlockRun, ...]  # read in place; the rest is gathered:
     blocks: torch.Tensor  # [decodes, most blocks], padded with any block
     lengths: torch.Tensor  # tokens in them that each attends to, its own included
 
@@ -90,23 +88,8 @@ def inputs_of(step: Step, tables: BlockTables, block_size: int, *, gathers: bool
     )
 
 
-def _segments(
-    step: Step, tables: BlockTables, block_size: int
-) -> tuple[tuple[BlockRun, ...], tuple[int, ...]]:
-    """Of full blocks only, and never the last one: its newest token is this step's."""
-    starts = [tables.first[each.slot] for each in step.decode]
-    runs = [min(tables.in_a_row[each.slot], each.position // block_size) for each in step.decode]
-    return segments_of(starts, runs)
-
-
 def _context(step: Step, tables: BlockTables, block_size: int) -> DecodeContext:
-    segments, read = _segments(step, tables, block_size)
-    lasts = [each.position // block_size for each in step.decode]
-    most = max((last + 1 - start for last, start in zip(lasts, read, strict=True)), default=0)
-    slots = torch.tensor([each.slot for each in step.decode], dtype=torch.int64)[:, None]
-    first = torch.tensor(read, dtype=torch.int64)
-    columns = first[:, None] + torch.arange(most)
-    # Beyond a table's end any block does, for it is masked.
-    blocks = tables.blocks[slots, columns.clamp_(max=tables.blocks.shape[1] - 1)]
+    slots = torch.tensor([each.slot for each in step.decode], dtype=torch.int64)
     lengths = torch.tensor([each.position + 1 for each in step.decode], dtype=torch.int64)
-    return DecodeContext(segments, blocks, lengths - first * block_size)
+    most = -(-max((each.position + 1 for each in step.decode), default=0) // block_size)
+    return DecodeContext(tables.blocks[slots, :most], lengths)

@@ -4,13 +4,13 @@ a file."""
 import functools
 import importlib.metadata
 import inspect
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from headway.errors import ConfigError, nearest
+from headway.files import read_optional_json
 from headway.model import Model, TensorModel
 from headway.models import editions, targets
 from headway.models.chat.model import LanguageModel, is_language_model
@@ -175,11 +175,7 @@ def _maker_over(path: Path, place: str) -> Callable[..., AnyModel]:
 
 def _is_whisper(path: Path) -> bool:
     """Whether a transformers folder holds a model of Whisper's family."""
-    try:
-        settings = json.loads((path / "config.json").read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(settings, dict) and settings.get("model_type") == "whisper"
+    return read_optional_json(path / "config.json").get("model_type") == "whisper"
 
 
 def _onnx_maker(path: Path) -> Callable[..., AnyModel]:

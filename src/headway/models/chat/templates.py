@@ -17,6 +17,7 @@ from typing import Any
 from headway.errors import ConfigError, InvalidInput
 from headway.files import read_json
 from headway.models.chat.traced import CALLER, Traced, joined, joined_by, of_template
+from headway.models.sources.installed import require
 
 LIMIT_S = 2.0
 _LONGEST = 64 * 2**20  # characters of what one renders
@@ -28,15 +29,12 @@ class ChatTemplate:
 
     def __init__(self, source: str, *, where: str, limit_s: float = LIMIT_S) -> None:
         """Raises ConfigError where it cannot be read."""
-        try:
-            from jinja2 import TemplateError
-        except ImportError as error:
-            raise ConfigError("language models need pip install 'headway[llm]'") from error
+        jinja2 = require("jinja2", "language models", "llm")
         self._limit_s = limit_s
         self._now = threading.local()
         try:
             self._template = _sandbox(self._now).from_string(source)
-        except TemplateError as error:
+        except jinja2.TemplateError as error:
             raise ConfigError(f"{where}: its chat template cannot be read: {error}") from error
 
     def render(

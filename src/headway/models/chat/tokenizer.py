@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from headway.errors import ConfigError, InvalidInput
 from headway.files import read_optional_json
 from headway.models.chat.traced import CALLER, UNTRACED, Traced
+from headway.models.sources.installed import require
 
 _NAMED = (
     "bos_token",
@@ -32,10 +33,7 @@ class ChatTokenizer:
     """Raises ConfigError where the folder holds none, or contradicts itself."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ConfigError("language models need pip install 'headway[llm]'") from error
+        tokenizers = require("tokenizers", "language models", "llm")
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(
@@ -43,7 +41,7 @@ class ChatTokenizer:
             )
         self.config = _configuration(folder)
         try:
-            self.plain = Tokenizer.from_file(str(file))
+            self.plain = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises nothing narrower
             raise ConfigError(f"{file}: {error}") from error
         self.plain.no_padding()
@@ -65,8 +63,8 @@ class ChatTokenizer:
         encoding = self.plain.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
         places = [place for place, id_ in enumerate(ids) if id_ in self.control]
-        spans = encoding.offsets if places else ()
-        found = [Written(*spans[place], ids[place]) for place in places]
+        spans: Any = encoding.offsets if places else ()
+        found = [Written(spans[place][0], spans[place][1], ids[place]) for place in places]
         own = [each for each in found if _is_templates(chat, each)]
         if len(own) == len(found):
             return ids

@@ -22,6 +22,7 @@ from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError, InputTooLarge, InvalidInput
 from headway.files import read_json
 from headway.model import Model, Tensor
+from headway.models.sources.installed import require
 
 Array = numpy.ndarray[Any, Any]
 INDEX = "model_index.json"
@@ -71,16 +72,11 @@ class DiffusionModel(Model[Wish, Array]):
         self._lock = threading.Lock()  # a pipeline counts its steps in itself
 
     def setup(self) -> None:
-        try:
-            import PIL.Image  # noqa: F401 - that it is there
-        except ImportError as error:
-            raise ConfigError(
-                "image models need pillow: pip install 'headway[diffusion]'"
-            ) from error
+        require("PIL.Image", "models that draw", "diffusion")
 
     def load(self) -> None:
         torch = self._torch = import_torch()
-        diffusers = _import_diffusers()
+        diffusers = require("diffusers", "models that draw", "diffusion")
         torch.set_num_threads(self._threads)
         device = choose_device(torch, self._device_asked)
         try:
@@ -227,11 +223,3 @@ def _check_parts(path: Path, index: Mapping[str, Any]) -> None:
             )
     if not list(path.glob("*/*.safetensors")):
         raise ConfigError(f"{path} has no safetensors; pickled weights (*.bin) are not read")
-
-
-def _import_diffusers() -> Any:
-    try:
-        import diffusers
-    except ImportError as error:
-        raise ConfigError("this model needs diffusers: pip install 'headway[diffusion]'") from error
-    return diffusers

@@ -12,6 +12,7 @@ import numpy
 
 from headway.errors import ConfigError, InputTooLarge, InvalidInput
 from headway.model import Model, Tensor
+from headway.models.sources.installed import require
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -42,11 +43,8 @@ class ImageModel(Model[Any, Any]):
         )
 
     def setup(self) -> None:
-        try:
-            import PIL.Image
-        except ImportError as error:
-            raise ConfigError("images need Pillow: pip install 'headway[images]'") from error
-        PIL.Image.init()  # every decoder; which of them strangers reach, `opened` says
+        pillow = require("PIL.Image", "models of images", "images")
+        pillow.init()  # every decoder; which of them strangers reach, `opened` says
 
     def samples(self) -> list[Any]:
         """An image to time the model with."""

@@ -17,12 +17,10 @@ from headway.models.ready.texts.encoders import ONNX_FILES, Encoder, OnnxEncoder
 from headway.models.ready.texts.packed import can_pack
 from headway.models.ready.texts.pooling import Pooling, activation_named, identity, sigmoid, softmax
 from headway.models.ready.texts.proof import LONG
-from headway.models.ready.texts.sentence import SentenceFolder, read_sentences, width_through
+from headway.models.ready.texts.sentence import read_sentences, width_through
 from headway.models.ready.texts.text import TextModel
 
 _LONGEST_PROOF = 1024
-
-
 _HEAD = "ForSequenceClassification"
 _ROBERTA = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
 # How transformers itself makes scores of logits; without a word, `TextClassifier` knows.
@@ -47,84 +45,32 @@ def model_in(
     """The model for what the folder is: `task` is embed, classify or rerank, empty: as its files
     say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut. `dtype`:
     what it computes in (float32, bfloat16, float16); in the short ones it may take texts packed."""
-    sentences = read_sentences(path)
-    network = sentences.network
-    settings = read_json(network / "config.json")
-    if not (network / "tokenizer.json").is_file():
-        raise ConfigError(f"{network / 'tokenizer.json'}: there is no such file")
-    is_head = _has_head(settings) and not sentences.is_pooled
-    kind = task or _task(settings, is_head=is_head)
-    made = _MAKERS.get(kind)
-    if made is None:
-        raise ConfigError(f"{kind!r} is not one of {sorted(_MAKERS)}", field="task")
-    auto_class = f"AutoModel{_HEAD}" if is_head else "AutoModel"
-    if is_head:
-        _check_head(path, sentences)
-    longest = _longest(network, settings, max_tokens, sentences)
-    return made(
-        path,
-        settings,
-        sentences,
-        _encoder(network, auto_class, settings, device=device, threads=threads, dtype=dtype),
+    folder = _Folder(path)
+    makers = {"embed": _embedder, "classify": _classifier, "rerank": _reranker}
+    kind = task or folder.task()
+    if kind not in makers:
+        raise ConfigError(f"{kind!r} is not one of {sorted(makers)}", field="task")
+    longest = folder.longest(max_tokens)
+    return makers[kind](
+        folder,
+        folder.encoder(device=device, threads=threads, dtype=dtype),
         max_tokens=longest,
         truncate=truncate,
-        pad_id=settings.get("pad_token_id") or 0,
-        lowers_case=sentences.lowers_case,
-        proof_tokens=min(longest, _proof_tokens(settings)),
-    )
-
-
-def _has_head(settings: Mapping[str, Any]) -> bool:
-    return _HEAD in " ".join(settings.get("architectures") or ())
-
-
-def _task(settings: Mapping[str, Any], *, is_head: bool) -> str:
-    """One class is no choice: such a model gives how well two texts fit."""
-    if not is_head:
-        return "embed"
-    return "rerank" if len(_labels(settings)) == 1 else "classify"
-
-
-def _encoder(
-    path: Path,
-    auto_class: str,
-    settings: Mapping[str, Any],
-    *,
-    device: str,
-    threads: int,
-    dtype: str,
-) -> Encoder:
-    if list(path.glob("*.safetensors")):
-        # A head of its own looks at the first token of a row, not of each text in it.
-        packs = auto_class == "AutoModel" and can_pack(settings)
-        return TorchEncoder(
-            path, auto_class, device=device, threads=threads, dtype=dtype, packs=packs
-        )
-    if any((path / name).is_file() for name in ONNX_FILES):
-        if dtype:
-            raise ConfigError(
-                "an ONNX file computes in the type it was exported with", field="dtype"
-            )
-        return OnnxEncoder(lambda: path, device=device, threads=threads)
-    raise ConfigError(
-        f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"
+        pad_id=folder.settings.get("pad_token_id") or 0,
+        lowers_case=folder.sentences.lowers_case,
+        proof_tokens=min(longest, folder.proof_tokens()),
     )
 
 
 # ---- the tasks
 
 
-def _embedder(
-    path: Path,
-    settings: Mapping[str, Any],
-    sentences: SentenceFolder,
-    encoder: Encoder,
-    **options: Any,
-) -> TextEmbedder:
+def _embedder(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
+    sentences = folder.sentences
     return TextEmbedder(
         encoder,
-        width=_width(path, settings, sentences),
-        head=_pooling(path, sentences),
+        width=folder.width(),
+        head=folder.pooling(),
         steps=sentences.steps,
         prompt=sentences.prompt,
         includes_prompt=sentences.includes_prompt,
@@ -132,113 +78,139 @@ def _embedder(
     )
 
 
-def _classifier(
-    path: Path,
-    settings: Mapping[str, Any],
-    sentences: SentenceFolder,
-    encoder: Encoder,
-    **options: Any,
-) -> TextClassifier:
-    activation = _own_activation(path, settings, sentences)
+def _classifier(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
+    activation = folder.activation()
     if activation is None:
-        said = settings.get("problem_type")
+        said = folder.settings.get("problem_type")
         if said not in _PROBLEMS:
-            raise ConfigError(f"{path / 'config.json'}: problem_type = {said!r} is not served")
+            raise ConfigError(f"{folder.config}: problem_type = {said!r} is not served")
         activation = _PROBLEMS[said]
-    return TextClassifier(encoder, labels=_labels(settings), activation=activation, **options)
+    return TextClassifier(encoder, labels=folder.labels(), activation=activation, **options)
 
 
-def _reranker(
-    path: Path,
-    settings: Mapping[str, Any],
-    sentences: SentenceFolder,
-    encoder: Encoder,
-    **options: Any,
-) -> TextModel:
-    if not _has_head(settings) or sentences.is_pooled:
+def _reranker(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
+    sentences, labels = folder.sentences, folder.labels()
+    if not folder.is_head:
         return CosineReranker(
             encoder,
-            head=_pooling(path, sentences),
+            head=folder.pooling(),
             steps=sentences.steps,
             similarity=sentences.similarity,
             prompts=sentences.prompts,
             includes_prompt=sentences.includes_prompt,
             **options,
         )
-    if len(_labels(settings)) != 1:
-        raise ConfigError(f"{path} has {len(_labels(settings))} classes; a reranker has one")
-    activation = _own_activation(path, settings, sentences) or sigmoid
-    return CrossEncoder(encoder, activation=activation, **options)
+    if len(labels) != 1:
+        raise ConfigError(f"{folder.path} has {len(labels)} classes; a reranker has one")
+    return CrossEncoder(encoder, activation=folder.activation() or sigmoid, **options)
 
 
-_MAKERS: dict[str, Callable[..., TextModel]] = {
-    "embed": _embedder,
-    "classify": _classifier,
-    "rerank": _reranker,
-}
+# ---- what the files say
 
 
-def _labels(settings: Mapping[str, Any]) -> Sequence[str]:
-    names = settings.get("id2label")
-    if not names:
-        return [f"LABEL_{number}" for number in range(settings.get("num_labels") or 2)]
-    return [str(names[key]) for key in sorted(names, key=int)]
+class _Folder:
+    """Raises ConfigError for what is not served."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"  # as users know it
+        self.sentences = read_sentences(path)
+        self._network = self.sentences.network
+        self.settings = read_json(self._network / "config.json")
+        tokenizer = self._network / "tokenizer.json"
+        if not tokenizer.is_file():
+            raise ConfigError(f"{tokenizer}: there is no such file")
+        names = " ".join(self.settings.get("architectures") or ())
+        self.is_head = _HEAD in names and not self.sentences.is_pooled  # it ends with logits
+        if self.is_head:
+            self._check_head()
 
-def _own_activation(
-    path: Path, settings: Mapping[str, Any], sentences: SentenceFolder
-) -> Callable[[Any], Any] | None:
-    """As sentence-transformers has written it down for a cross-encoder, in one of three places."""
-    newer = (settings.get("sentence_transformers") or {}).get("activation_fn")
-    older = settings.get("sbert_ce_default_activation_function")
-    said = sentences.activation or newer or older
-    return activation_named(said, str(path)) if said else None
+    def _check_head(self) -> None:
+        """Of what else sentence-transformers lists, a network with logits has no use."""
+        for name, value in (
+            ("default_prompt_name", self.sentences.prompt),
+            ("truncate_dim or modules behind the network", self.sentences.steps),
+        ):
+            if value:
+                raise ConfigError(f"{self.path}: {name}: not served with a {_HEAD[3:]} network")
 
+    def task(self) -> str:
+        """One class is no choice: such a model gives how well two texts fit."""
+        if not self.is_head:
+            return "embed"
+        return "rerank" if len(self.labels()) == 1 else "classify"
 
-def _check_head(path: Path, sentences: SentenceFolder) -> None:
-    """Of what else sentence-transformers lists, a network with logits has no use."""
-    for name, value in (
-        ("default_prompt_name", sentences.prompt),
-        ("truncate_dim or modules behind the network", sentences.steps),
-    ):
-        if value:
-            raise ConfigError(f"{path}: {name}: not served with a {_HEAD[3:]} network")
+    def encoder(self, *, device: str, threads: int, dtype: str) -> Encoder:
+        path = self._network
+        if list(path.glob("*.safetensors")):
+            return TorchEncoder(
+                path,
+                f"AutoModel{_HEAD}" if self.is_head else "AutoModel",
+                device=device,
+                threads=threads,
+                dtype=dtype,
+                # A head of its own looks at the first token of a row, not of each text in it.
+                packs=not self.is_head and can_pack(self.settings),
+            )
+        if any((path / name).is_file() for name in ONNX_FILES):
+            if dtype:
+                raise ConfigError(
+                    "an ONNX file computes in the type it was exported with", field="dtype"
+                )
+            return OnnxEncoder(lambda: path, device=device, threads=threads)
+        raise ConfigError(
+            f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"
+        )
 
+    def labels(self) -> Sequence[str]:
+        names = self.settings.get("id2label")
+        if not names:
+            return [f"LABEL_{number}" for number in range(self.settings.get("num_labels") or 2)]
+        return [str(names[key]) for key in sorted(names, key=int)]
 
-def _pooling(path: Path, sentences: SentenceFolder) -> Pooling:
-    if sentences.pooling is None:
-        raise ConfigError(f"{path / 'modules.json'}: no Pooling follows the Transformer")
-    return sentences.pooling
+    def activation(self) -> Callable[[Any], Any] | None:
+        """As sentence-transformers has written it down for a cross-encoder, in one of three
+        places."""
+        newer = (self.settings.get("sentence_transformers") or {}).get("activation_fn")
+        older = self.settings.get("sbert_ce_default_activation_function")
+        said = self.sentences.activation or newer or older
+        return activation_named(said, str(self.path)) if said else None
 
+    def pooling(self) -> Pooling:
+        if self.sentences.pooling is None:
+            raise ConfigError(f"{self.path / 'modules.json'}: no Pooling follows the Transformer")
+        return self.sentences.pooling
 
-def _width(path: Path, settings: Mapping[str, Any], sentences: SentenceFolder) -> int:
-    """Of a vector."""
-    names = ("hidden_size", "dim", "d_model", "emb_dim", "n_embd")  # by family
-    width = next((settings[name] for name in names if settings.get(name)), None)
-    if sentences.states is not None:
-        width = sentences.states
-    if not isinstance(width, int):
-        raise ConfigError(f"{path / 'config.json'}: it has no hidden_size")
-    width *= len(_pooling(path, sentences).modes)
-    return width_through(sentences.steps, width, path)
+    def width(self) -> int:
+        """Of a vector."""
+        names = ("hidden_size", "dim", "d_model", "emb_dim", "n_embd")  # by family
+        width = next((self.settings[name] for name in names if self.settings.get(name)), None)
+        if self.sentences.states is not None:
+            width = self.sentences.states
+        if not isinstance(width, int):
+            raise ConfigError(f"{self.config}: it has no hidden_size")
+        width *= len(self.pooling().modes)
+        return width_through(self.sentences.steps, width, self.path)
 
+    def longest(self, asked: int) -> int:
+        """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
+        positions = self.settings.get("max_position_embeddings") or 0
+        if self.settings.get("model_type") in _ROBERTA and positions > 0:
+            positions -= (self.settings.get("pad_token_id") or 1) + 1  # begin behind the padding's
+        tokenizer = read_optional_json(self._network / "tokenizer_config.json")
+        limits = (
+            *(asked, self.sentences.max_tokens),
+            positions if positions > 0 else None,
+            tokenizer.get("model_max_length"),
+        )
+        return int(min(limit for limit in limits if limit))
 
-def _longest(path: Path, settings: Mapping[str, Any], asked: int, sentences: SentenceFolder) -> int:
-    """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
-    positions = settings.get("max_position_embeddings") or 0
-    if settings.get("model_type") in _ROBERTA and positions > 0:
-        positions -= (settings.get("pad_token_id") or 1) + 1  # theirs begin behind the padding's id
-    limits = [asked, sentences.max_tokens]
-    limits.append(positions if positions > 0 else None)
-    limits.append(read_optional_json(path / "tokenizer_config.json").get("model_max_length"))
-    return int(min(limit for limit in limits if limit))
-
-
-def _proof_tokens(settings: Mapping[str, Any]) -> int:
-    """Enough that a window of attention is left behind, where the network has one."""
-    names = ("sliding_window", "local_attention", "attention_window")
-    found = [settings.get(name) for name in names]
-    windows = [max(each) if isinstance(each, list) else each for each in found if each]
-    blocks = settings.get("block_size") or 0  # BigBird's: below so many tokens it attends to all
-    windows.append((5 + 2 * (settings.get("num_random_blocks") or 0)) * blocks)
-    return int(max([LONG, *(window + 8 for window in windows if window <= _LONGEST_PROOF)]))
+    def proof_tokens(self) -> int:
+        """Enough that a window of attention is left behind, where the network has one."""
+        names = ("sliding_window", "local_attention", "attention_window")
+        found = [self.settings.get(name) for name in names]
+        windows = [max(each) if isinstance(each, list) else each for each in found if each]
+        # BigBird's blocks: below so many tokens it attends to all.
+        blocks = self.settings.get("block_size") or 0
+        windows.append((5 + 2 * (self.settings.get("num_random_blocks") or 0)) * blocks)
+        return int(max([LONG, *(each + 8 for each in windows if each <= _LONGEST_PROOF)]))

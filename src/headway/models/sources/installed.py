@@ -1,12 +1,25 @@
 """What an extra of a package needs, and what of that is not installed: for one whole answer."""
 
+import importlib
 import importlib.metadata
 import re
+from typing import Any
+
+from headway.errors import ConfigError
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)\s*(\[(?P<extras>[^\]]*)\])?[^;]*(;(?P<marker>.*))?", re.DOTALL
 )
 _EXTRA = re.compile(r"""extra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
+
+
+def require(module: str, who: str, extra: str) -> Any:
+    """The module. Raises ConfigError with the command that brings it."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:  # OSError: a library of the system's is missing
+        name = module.partition(".")[0]
+        raise ConfigError(f"{who} need {name}: pip install 'headway[{extra}]'") from error
 
 
 def missing_for(install: str) -> list[str]:

@@ -48,7 +48,7 @@ class PackagedWeights:
         if installed != self.version:
             raise ConfigError(f"{self.package} {installed} is installed, not {self.version}")
         for name, sha256 in self.files.items():
-            _verify(folder / name, sha256)
+            verify(folder / name, sha256)
         return folder
 
     def _folder(self) -> Path | None:
@@ -106,7 +106,8 @@ def _from_hub(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     return Path(folder)
 
 
-def _verify(path: Path, sha256: str) -> None:
+def verify(path: Path, sha256: str) -> None:
+    """Raises ConfigError."""
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

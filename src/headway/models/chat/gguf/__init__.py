@@ -22,6 +22,7 @@ from headway.models.chat.gguf.tensors import (
     write,
 )
 from headway.models.chat.gguf.vocabulary import GgufVocabulary
+from headway.models.sources.installed import require
 from headway.models.sources.unfinished import unfinished_folder
 
 CONVERTER = 3  # raise when what is written changes: the cache is keyed by it
@@ -65,12 +66,9 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
 
 
 def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
+    gguf = require("gguf", "GGUF files", "llm")
     try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise ConfigError(f"{file}: GGUF files need pip install 'headway[llm]'") from error
-    try:
-        reader = GGUFReader(file)
+        reader = gguf.GGUFReader(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{file} is no GGUF file that can be read: {error}") from error

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy
 
-from headway.errors import ConfigError, InputTooLarge, InvalidInput
+from headway.errors import InputTooLarge, InvalidInput
+from headway.models.sources.installed import require
 
 Samples: TypeAlias = "numpy.ndarray[Any, numpy.dtype[numpy.float32]]"
 RATE = 16_000
@@ -98,13 +99,7 @@ def cuts_of(samples: Samples, *, most_s: float) -> list[Cut]:
 
 def import_audio() -> tuple[Any, Any]:
     """soundfile and soxr."""
-    try:
-        import soundfile
-        import soxr
-    except (ImportError, OSError) as error:  # OSError: there is no libsndfile for this machine
-        raise ConfigError(
-            "speech models need soundfile and soxr: pip install 'headway[speech]'"
-        ) from error
+    soundfile, soxr = (require(name, "speech models", "speech") for name in ("soundfile", "soxr"))
     return soundfile, soxr
 
 

@@ -15,6 +15,7 @@ from headway.errors import ConfigError
 from headway.files import read_optional_json
 from headway.models.ready.speech.audio import RATE, Samples
 from headway.models.ready.speech.transcribe import Clip, Heard, SpeechModel
+from headway.models.sources.installed import require
 
 _AT_ONCE = 16  # parts
 
@@ -44,7 +45,7 @@ class Whisper(SpeechModel):
 
     def load(self) -> None:
         torch = self._torch = import_torch()
-        transformers = _import_transformers()
+        transformers = require("transformers", "Whisper models", "torch")
         torch.set_num_threads(self._threads)
         self._device = choose_device(torch, self._device_asked)
         settings = {"local_files_only": True, "trust_remote_code": False}
@@ -98,11 +99,3 @@ def _languages_in(path: Path) -> tuple[str, ...]:
         return ("en",)
     tokens = said.get("lang_to_id") or {}
     return tuple(token.strip("<|>") for token in tokens)
-
-
-def _import_transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError("this model needs transformers: pip install 'headway[torch]'") from error
-    return transformers

@@ -15,6 +15,7 @@ from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
 from headway.files import ProofNote
 from headway.models.ready.texts import opening, packed, proof
+from headway.models.sources.installed import require
 
 Array = numpy.ndarray[Any, Any]
 
@@ -201,12 +202,7 @@ class TorchEncoder:
 
     def load(self, texts: ProofTexts | None = None) -> None:
         torch = self._torch = import_torch()
-        try:
-            import transformers
-        except ImportError as error:
-            raise ConfigError(
-                "this model needs transformers: pip install 'headway[torch]'"
-            ) from error
+        transformers = require("transformers", "folders of transformers", "torch")
         torch.set_num_threads(self._threads)
         self._device = choose_device(torch, self._device_asked)
         self._takes_types = opening.takes_types(self._path)

@@ -28,6 +28,7 @@ from headway.models.ready.texts.pooling import (
     identity,
     unit,
 )
+from headway.models.sources.installed import require
 
 # Older names of the pooling modes, in the order in which they are laid side by side.
 _OLDER_MODES = {
@@ -301,12 +302,11 @@ def _tensors(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, A
     file = folder / "model.safetensors"
     if not file.is_file():
         raise ConfigError(f"{file}: there is no such file; pickled weights (*.bin) are not read")
+    safetensors = require("safetensors.numpy", "these folders", "torch")
     try:
-        from safetensors.numpy import load_file
-
-        found = {name: array.astype(numpy.float32) for name, array in load_file(file).items()}
-    except ImportError as error:
-        raise ConfigError("this folder needs safetensors: pip install safetensors") from error
+        found = {
+            name: each.astype(numpy.float32) for name, each in safetensors.load_file(file).items()
+        }
     except Exception as error:  # its own, of several kinds
         raise ConfigError(f"{file}: safetensors cannot load it: {error}") from error
     given = {name: array.shape for name, array in found.items()}

@@ -14,6 +14,7 @@ from headway.files import read_optional_json
 from headway.model import Model, Tensor
 from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofTexts
 from headway.models.ready.texts.proof import LENGTHS
+from headway.models.sources.installed import require
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -51,15 +52,12 @@ class TextModel(Model[Any, Any]):
         self._proof_tokens = proof_tokens
 
     def setup(self) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ConfigError("texts need tokenizers: pip install 'headway[onnx]'") from error
+        tokenizers = require("tokenizers", "models of texts", "onnx")
         file = self._encoder.find() / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(f"{file}: there is no such file")
         try:
-            tokenizer = Tokenizer.from_file(str(file))
+            tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # its own, of no particular kind
             raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
         tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens

@@ -18,13 +18,13 @@ import numpy
 from headway.errors import ConfigError
 from headway.models.ready.speech.moonshine.encoder import edited_encoder, multiply_in_int8
 from headway.models.ready.speech.moonshine.onnx_graph import MICROSOFT, Graph, layers
+from headway.models.sources.installed import require
 
 BLOCK = 128  # frames: smaller ones are more work, larger ones more padding in the last of a row
 # What a step takes beside its tokens, its own past and what was heard:
 ROWS = "row_of_block"  # [blocks]
 FRAMES = "frames_of_block"  # [blocks, 1, 1, BLOCK]: 0, or very negative where the clip has ended
 BLOCKS = "blocks_of_row"  # [rows, blocks]: 0, or very negative where it is another row's
-_INSTALL = "pip install 'headway[moonshine]'"
 
 
 def encoder_session(path: Path, *, threads: int, is_int8: bool) -> Any:
@@ -151,18 +151,8 @@ def _options(onnxruntime: Any, *, threads: int) -> Any:
 
 
 def _import_onnxruntime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ConfigError(
-            "moonshine needs onnxruntime: pip install 'headway[moonshine]'"
-        ) from error
-    return onnxruntime
+    return require("onnxruntime", "Moonshine's networks", "moonshine")
 
 
 def _import_onnx() -> Any:
-    try:
-        import onnx
-    except ImportError as error:
-        raise ConfigError(f"moonshine needs onnx: {_INSTALL}") from error
-    return onnx
+    return require("onnx", "Moonshine's networks", "moonshine")
