@@ -1,5 +1,5 @@
-"""What became of one request, for a caller who asked: `Headway-Explain: 1` is answered with
-`Headway-Batch`, on gRPC with metadata of the same name."""
+"""The explanation of one request: `Headway-Explain: 1` is answered with `Headway-Batch`, on gRPC
+with metadata of the same name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class GenerationTimes:
     cached_tokens: int
     preemptions: int
     steps: int
-    batches: tuple[int, ...]  # of each step: how many answers got a token from it
+    batches: tuple[int, ...]  # for each step: how many answers got a token
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -45,7 +45,7 @@ class GenerationTimes:
         }
 
     def text(self) -> str:
-        """A dictionary of RFC 8941, as `Headway-Batch` has it of other models."""
+        """A dictionary of RFC 8941, as in `Headway-Batch` of other models."""
         mean = sum(self.batches) / len(self.batches) if self.batches else 0.0
         return (
             f"steps={self.steps}, queued={self.queued_s * 1e3:.3f}, "
@@ -56,7 +56,7 @@ class GenerationTimes:
 
 
 class Story:
-    """The batches that one request was in: one, or several where it was of many rows."""
+    """The batches of one request: one, or several for a request of many rows."""
 
     __slots__ = ("_batches", "_met")
 

@@ -1,7 +1,7 @@
 """Models that call models: what `self.models["embed"]` is inside a served model.
 
-Each call is queued and batched as a client's would be, with what the request in hand has of
-deadline, priority and tenant. It knows nothing of the wire.
+Each call is queued and batched like a client's, with the deadline, priority and tenant of the
+request in hand. It knows nothing of the wire.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _LEVELS: dict[Priority, Literal["high", "normal", "low"]] = {
     Priority.NORMAL: "normal",
     Priority.LOW: "low",
 }
-# The batch that the model's own code is working on just here.
+# The batch that the model's code is working on in this context.
 _batch: contextvars.ContextVar[BatchCancel | None] = contextvars.ContextVar(
     "headway_batch", default=None
 )
@@ -95,7 +95,7 @@ def uses_of(model: object) -> tuple[str, ...]:
 
 
 class _Handles(Mapping[str, ModelHandle[Any, Any]]):
-    """A model's own: one that it has not declared is not there."""
+    """The handles of one model: only of models that it lists in `uses`."""
 
     def __init__(self, owner: str, handles: "Mapping[str, Handle]") -> None:
         self._owner = owner
@@ -278,8 +278,8 @@ def _inherited(
     parameters: Mapping[str, Any] | None = None,
 ) -> Ask:
     """The options of the batch in hand: the latest deadline of its items, their most urgent class,
-    their tenant where they have one in common. What is said here goes before; of two deadlines the
-    earlier counts."""
+    their tenant where they have one in common. Options of the call take precedence; of two
+    deadlines the earlier counts."""
     batch = _batch.get()
     own = Ask(priority or "normal", deadline_ms, parameters=parameters or None)
     if batch is None:

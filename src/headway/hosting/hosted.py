@@ -60,7 +60,7 @@ from headway.signature import (
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
-_MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
+_MANY_ROWS = 4096  # more rows are converted in a thread, because that takes milliseconds
 
 
 class RequestStatistics(Protocol):
@@ -133,7 +133,7 @@ class Served(InUse):
 
     @property
     def unready(self) -> str:
-        """In our own words only: what the model raised is in the log."""
+        """Without the model's own error, which is in the log only."""
         if self.batcher.is_stuck:
             return "its calls hang"
         return "it has failed" if self.trouble else "it is being loaded or unloaded"
@@ -294,7 +294,7 @@ class Served(InUse):
             return result
 
         told = each if one is None else (one,)
-        for ask in told[:1]:  # they are the request's, not one value's
+        for ask in told[:1]:  # options are the same for all values of a request
             ask.pay(len(values))
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()

@@ -1,4 +1,5 @@
-"""A model and its settings become a batcher: what it takes, where it runs, which settings count."""
+"""Makes a batcher from a model and its settings: what it takes, where it runs, which settings
+count."""
 
 import dataclasses
 import functools
@@ -29,7 +30,7 @@ _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorato
 def read_signature(
     model: "Model[Any, Any] | TensorModel",
 ) -> tuple[Signature | None, Sequence[Tensor], Sequence[Tensor]]:
-    """From its hints, or as a tensor model declares it: then there is none but its tensors."""
+    """The signature from type hints, and the tensors; a tensor model has tensors only."""
     if not any(overrides(model, method) for method in ("predict", "stream")):
         raise ConfigError(f"{type(model).__name__} does not define predict()")
     if isinstance(model, Model):
@@ -62,7 +63,7 @@ def batcher_of(
     make: Callable[[], Any] | None,
     **others: Any,
 ) -> Batcher[Any, Any]:
-    """`others`: what takes the place of the configuration's."""
+    """`others`: options that override the configuration."""
     settings = {name: getattr(config, name) for name in _LEVERS}
     decorated = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
     options = BatcherOptions(**{**settings, **decorated, **others})
@@ -76,7 +77,7 @@ def _decorated(model: object) -> Mapping[str, Any]:
 
 
 def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
-    """The function's own settings count where the configuration has nothing but defaults."""
+    """The decorator's options apply where the configuration has the default."""
     decorated = _decorated(model)
     changes = {
         name: decorated[name]

@@ -26,7 +26,7 @@ from headway.runtime.jobs.probing import ProbeWatcher
 
 _log = logging.getLogger(__name__)
 _REPEATS = 2
-_TYPICAL = 2  # samples that are run where the times are known: buffers grow with the sizes seen
+_TYPICAL = 2  # samples to run if times are known: buffers grow with the sizes seen
 _FILL = 0.8  # of the memory that is free
 MAX_SAMPLES = 16
 _LENGTHS = (8, 32, 128, 512)  # of axes that vary
@@ -49,7 +49,7 @@ class Beside:
     """The traffic beside a warm-up."""
 
     is_asked: Callable[[], bool]  # whether others are served: then probes rest in between
-    before: CostTable | None  # of the version that it will replace, where that looks the same
+    before: CostTable | None  # of the version that it will replace, if that is alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class WarmUp:
         return warmth
 
     async def _taken_over(self, name: str, batcher: "Batcher[Any, Any]") -> CostTable | None:
-        """The times of the version that it will replace, where single rows take as long as there.
+        """The table of the version that it will replace, if single rows take as long.
 
         Large batches would take the cores from models that serve; serving corrects what is
         different.
@@ -96,7 +96,7 @@ class WarmUp:
         return before if is_alike else None
 
     async def _run_once(self, name: str, batcher: "Batcher[Any, Any]") -> list[CostTable]:
-        """The times are known; what a first call builds lazily is not there yet."""
+        """Times are known: run each sample once, for what a first call builds lazily."""
         singles: list[CostTable] = []
         try:
             with suppress(TimeoutError):
@@ -117,7 +117,7 @@ class WarmUp:
     async def _measure(
         self, name: str, batcher: "Batcher[Any, Any]", max_rows: int
     ) -> Warmth | None:
-        """Times by rows and size; cheap sizes up to large batches, dear ones as far as time goes.
+        """Times by rows and size; cheap sizes up to large batches, slow ones as far as time allows.
 
         A probe that is under way when the time is up only delays the first batch.
         """
@@ -153,7 +153,7 @@ class WarmUp:
         return len(self.samples) * len(probe_rows(max_rows, coarse=is_sized))
 
     def _tell(self, name: str, error: HeadwayError) -> None:
-        """A sample that we made up may be wrong; one that was given to us must work."""
+        """Made-up samples may be wrong, so log the error; given samples must work."""
         if self.is_strict:
             raise error
         _log.warning("%s is served without a warm-up: %s", name, error)

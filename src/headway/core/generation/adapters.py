@@ -1,4 +1,4 @@
-"""Which adapters lie in the engine's slots, and which one gives way to another.
+"""The adapters in the engine's slots, and which one gives way to another.
 
 Every running sequence holds its adapter's slot. An adapter that no sequence holds stays there until
 another one needs the slot: then the one that was idle longest goes. When all slots are held,

@@ -48,7 +48,7 @@ class ChunkPace:
             self._last_decode_s = seconds
         kind = (tokens - 1).bit_length()
         known = self._means.get(kind)
-        if known is None or known[1] > 4 * seconds:  # what was known had met a pause
+        if known is None or known[1] > 4 * seconds:  # it was measured during a pause
             self._means[kind] = float(tokens), seconds
         else:
             # One long pause of the machine is not the model's time.

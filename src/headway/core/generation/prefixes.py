@@ -1,4 +1,4 @@
-"""The prefix cache: which block holds the keys and values of which tokens, after which others.
+"""The prefix cache: finds the blocks that hold the keys and values of a prefix.
 
 A full block's key is a hash of its tokens chained to the key before it, so one key stands for the
 whole prefix. The chain starts from the model, the adapter and the salt: neither another adapter's

@@ -55,7 +55,7 @@ class Recovery:
         return bool(self._unproven)
 
     def enter(self, sequence: int, arrived_at: float, priority: Priority) -> bool:
-        """A newcomer. May it be sent now?"""
+        """A new sequence. May it be sent now?"""
         self._items[sequence] = Item(sequence, arrived_at, priority=priority)
         if not self._is_up or self._suspects.cases:
             return False
@@ -103,12 +103,12 @@ class Recovery:
     # ---- engines
 
     def started(self) -> list[int]:
-        """An engine is there: the sequences to send to it."""
+        """A new engine has started: the sequences to send to it."""
         self._is_up = True
         return self._next()
 
     def lost(self, *, out_of_memory: bool) -> LossVerdict:
-        """The engine is gone, with all that were sent to it."""
+        """The engine is lost, with all sequences that were sent to it."""
         sent, self._sent, self._is_up = self._sent, set(), False
         unproven, self._unproven, self._cleared = self._unproven, {}, set()
         for sequence in sent:

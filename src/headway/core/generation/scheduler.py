@@ -108,7 +108,7 @@ class GenerationScheduler:
             )
 
     def cancel(self, sequence_id: int) -> None:
-        """Its caller is gone: its blocks are free for the next step. Harmless once it ended."""
+        """Cancel a sequence: its blocks are free for the next step. Harmless once it ended."""
         progress = self._all.get(sequence_id)
         if progress is not None:
             self._ended.append(self._end(progress, FinishReason.CANCELLED))
@@ -137,7 +137,7 @@ class GenerationScheduler:
         return ended
 
     def expected_s(self, step: Step) -> float:
-        """How long it takes, by what is known; rather less."""
+        """The expected time of a step, rather too short than too long."""
         return self._pace.expected_s(step.tokens, has_prompts=bool(step.prefill))
 
     def forget_adapter(self, adapter: str) -> None:

@@ -1,4 +1,4 @@
-"""Admit, push out, or refuse at the door: the queue is bounded, and hopeless work never enters.
+"""Admit, push out, or refuse: the queue is bounded, and hopeless items never enter.
 
 The estimate at the door is the optimistic one (no other item will come): what could still be
 answered in time is not refused, and what turns hopeless later is dropped when a batch forms. Once
@@ -42,7 +42,7 @@ class Admission:
         self._strict_since = self._strict_until = -math.inf
         self._admitted = _Admitted()
         self._offered = _Offered()
-        self._slack_s = 0.0  # what the strict estimate was short of, lately
+        self._slack_s = 0.0  # how much the strict estimate was too low, lately
         self._verdict: _Verdict | None = None  # the last refusal, while it holds for equal items
 
     def started(self, batch: Batch) -> None:

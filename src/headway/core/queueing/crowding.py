@@ -1,4 +1,4 @@
-"""Which tenant gives way in a full queue: the one that holds most of it for its weight."""
+"""The tenant that gives way in a full queue: the one that holds most of it for its weight."""
 
 import heapq
 

@@ -71,7 +71,7 @@ class Shares(Generic[A]):
         return account
 
     def enter(self, account: TenantAccount, held: int, charge: float = 0.0) -> float:
-        """So much more of this tenant (1 at least) waits, and so much is charged.
+        """This much more work of the tenant (at least 1) waits, and this much is charged.
 
         Answers its tag: the smallest of all tenants is next; of equal ones, the first that came.
         """
@@ -85,18 +85,18 @@ class Shares(Generic[A]):
         return start
 
     def leave(self, account: TenantAccount, held: int) -> None:
-        """So much of this tenant no longer waits: it runs, or never will."""
+        """This much work of the tenant no longer waits: it runs, or never will."""
         account.held -= held
         if not account.held:
             self.emptied(account)
 
     def emptied(self, account: TenantAccount) -> None:
-        """Nothing of this tenant waits any more."""
+        """The tenant has no waiting work any more."""
         self.active_weight -= account.weight
         self.prune()
 
     def charge(self, account: TenantAccount, amount: float) -> None:
-        """The tenant used so much more than it was charged; negative: so much less."""
+        """The tenant used this much more than it was charged; negative: less."""
         account.finish += amount / account.weight
 
     def place(self, account: TenantAccount) -> float:

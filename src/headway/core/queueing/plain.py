@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from headway.core.items import Item, Priority, kind_of
 
-_SLACK = 64  # traces of the departed that are tolerated
+_SLACK = 64  # left items that are kept before cleaning up
 
 
 class PlainLane:
-    """Items that differ in nothing but id and time: one deque, and nothing to tell them apart.
+    """Items that differ only in id and time: one deque.
 
     Most queues are this, most of the time.
     """
@@ -19,7 +19,7 @@ class PlainLane:
     __slots__ = ("arrivals", "kind", "live", "partition", "priority", "size_rows")
 
     def __init__(self) -> None:
-        self.kind: Sequence[object] = ()  # what all of them have in common; empty: no item may come
+        self.kind: Sequence[object] = ()  # common to all items; empty: the queue is closed
         self.partition: Hashable = None
         self.priority = Priority.NORMAL
         self.size_rows = 0

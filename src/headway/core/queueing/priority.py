@@ -37,7 +37,7 @@ class Ageing:
         return now - waiting_since > self._ageing_s and self._claims[index] >= 1.0
 
     def served(self, amounts: Sequence[int]) -> None:
-        """So much of each class was served together."""
+        """This much work of each class was served together."""
         gain = sum(amounts) / FLOOR
         claims = self._claims
         for index, amount in enumerate(amounts):

@@ -91,7 +91,7 @@ class Queue:
         self._push_in_order(item, due)
 
     def push_alike(self, item: Item) -> bool:
-        """Queue the item if it is like all waiting ones; False: it must be looked at."""
+        """Queue the item if it is like all waiting ones; False: use `push`."""
         plain = self._plain
         if kind_of(item) != plain.kind:
             return False
@@ -192,7 +192,7 @@ class Queue:
         return taken
 
     def take_one(self, item: Item) -> None:
-        """Out of turn, to run: its tenant pays for it as if it had waited for its turn."""
+        """Take an item to run out of turn; its tenant is charged as if it had waited."""
         self._remove(item, ran=True)
 
     def pay_back(self, item: Item) -> None:
@@ -334,7 +334,7 @@ class Queue:
     # ---- room
 
     def make_room(self, newcomer: Item, limit: int) -> list[Item]:
-        """Push out what has less right to its place than this newcomer, newest first.
+        """Push out items with less right to their place than this newcomer, newest first.
 
         Empty: there is not enough of that, and the newcomer must be refused instead.
         """

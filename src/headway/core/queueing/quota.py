@@ -38,7 +38,7 @@ class Bucket:
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long until so much may be taken if no other request comes; 0: now."""
+        """How long until this much may be taken, if no other request comes; 0: now."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self.rate if missing > _ROUNDING * self._capacity else 0.0
@@ -54,7 +54,7 @@ class Bucket:
         self._level = min(self._capacity, self._level + amount)
 
     def change(self, rate: float, now: float) -> None:
-        """Another rate from now on. What has been taken stays taken."""
+        """Change the rate. What was taken stays taken."""
         self._fill(now)
         self.rate, self._capacity = rate, max(1.0, rate * self._span_s)
         self._level = min(self._level, self._capacity)

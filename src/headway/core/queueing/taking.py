@@ -48,7 +48,7 @@ def _serve(
 def _serve_each(
     shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
-    """Likewise, of many tenants."""
+    """`_serve` for many tenants."""
     taken: list[Item] = []
     emptied = 0.0
     last = _last_slot(shelves, most)

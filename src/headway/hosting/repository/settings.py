@@ -1,4 +1,4 @@
-"""A model's `model.toml`, and what a `load` from afar may change of it for once."""
+"""A model's `model.toml`, and the settings that a `load` request may override."""
 
 import json
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""Models are loaded one at a time, for probes must not disturb each other; but no load that hangs
-keeps the others waiting."""
+"""Models are loaded one at a time, so that probes do not disturb each other; a load that hangs does
+not block the others."""
 
 import asyncio
 import logging

@@ -34,9 +34,9 @@ def serve(
     has_grammars: bool,
     compile_grammar: Callable[[str], Any],
 ) -> None:
-    """Until the front hangs up. Raises where the loop dies."""
+    """Serve until the front closes the connection. Raises the error that ends the loop."""
     gc.collect()
-    gc.freeze()  # what is loaded stays: a collection that looks at it would hold up every stream
+    gc.freeze()  # loaded objects stay: garbage collections that scan them would delay every stream
     inbox = LineInbox(line, compile_grammar)
     inbox.send(Welcome(engine.limits, engine.vocabulary, has_grammars, engine.computes))
 
@@ -52,7 +52,8 @@ def serve(
 
 
 class LineInbox:
-    """Commands from the line. Grammars are compiled in a thread before their sequences are told."""
+    """Commands from the connection. A sequence with a grammar waits until a thread has compiled
+    it."""
 
     def __init__(self, line: Channel, compile_grammar: Callable[[str], Any]) -> None:
         self._line = line
@@ -84,7 +85,7 @@ class LineInbox:
         commands = self._take()
         while not commands and until > (now := time.monotonic()):
             left = min(until - now, _BEYOND_S)
-            # It counts whole milliseconds; what is left of one is spent looking.
+            # `poll` counts whole milliseconds; the rest of one is spent in this loop.
             self._arrivals.poll(None if until == math.inf else math.floor(left * 1e3))
             commands = self._take()
         return commands
@@ -132,7 +133,7 @@ class LineInbox:
             self._compiled.add(command.sampling.grammar)
             if self._compiling.pop(command.sequence.id, None) is not None:
                 commands.append(command)
-        if len(self._compiled) > 16:  # fewer than the compiler itself remembers, however large
+        if len(self._compiled) > 16:  # fewer than the compiler keeps
             self._compiled = {""}
 
     def _start_compiler(self) -> None:
@@ -144,7 +145,7 @@ class LineInbox:
     def _run_compiler(self) -> None:
         while True:
             command = self._tasks.get()
-            with suppress(Exception):  # the engine finds out, too: it is its sequence's error
+            with suppress(Exception):  # the engine will raise it, too, as the sequence's error
                 self._compile(command.sampling.grammar)
             self._ready.put(command)
             os.eventfd_write(self._wake, 1)

@@ -14,7 +14,7 @@ from headway.runtime.workers.process.handle import ModelProcess
 from headway.runtime.workers.process.protocol import Kind
 
 _log = logging.getLogger(__name__)
-_STOPPED_S = 5.0  # no timer of a process that runs is so late
+_STOPPED_S = 5.0  # a timer is this late only if this process was stopped
 
 
 class EngineConnection:
@@ -42,7 +42,7 @@ class EngineConnection:
             self._flush()
 
     def drain(self) -> None:
-        """The process has ended: hear what it said before."""
+        """The process has ended: read its last messages."""
         while self._read():
             pass
 
@@ -53,7 +53,7 @@ class EngineConnection:
         self._channel.close()
 
     def _read(self) -> bool:
-        """One message, where there is one: the loop comes back for the next."""
+        """Read one message, if there is one: the event loop calls again for the next."""
         try:
             word = self._channel.receive().value
         except BlockingIOError:

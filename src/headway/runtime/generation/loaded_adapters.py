@@ -34,12 +34,12 @@ class LoadAdapter(NamedTuple):
     """
 
     number: int
-    adapter: str  # used once: what is loaded again under the same name has another
+    adapter: str  # used once: a reloaded adapter has another key
     folder: str
 
 
 class UnloadAdapter(NamedTuple):
-    """No more sequences of this adapter. Those that are here go on to their end."""
+    """Accept no more sequences of this adapter. Running ones go on to their end."""
 
     number: int
     adapter: str

@@ -30,7 +30,7 @@ from headway.runtime.generation.loaded_adapters import (
 )
 
 _log = logging.getLogger(__name__)
-_MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not a step
+_MOST_FAILURES = 3  # failed steps in a row: then the engine is broken
 
 
 class StepResult(Protocol):
@@ -60,7 +60,7 @@ class RunningStep(Protocol):
 
 
 class StepRunner(Protocol):
-    """The engine's face."""
+    """The engine, as its loop sees it."""
 
     depth: int  # steps that may be under way at once
 
@@ -296,7 +296,7 @@ class EngineLoop:
         self._adapters.entered(sequence)
 
     def _cancel(self, sequence: int) -> None:
-        """The end is always reported, also of a sequence that never came here."""
+        """Always report the end, even of a sequence that never came here."""
         if sequence in self.unfinished:
             self._scheduler.cancel(sequence)
         else:
@@ -359,7 +359,7 @@ class EngineLoop:
         return outputs
 
     def _break(self, sequence: int) -> SequenceOutput:
-        """No text follows from logits that are no numbers; its neighbours go on."""
+        """End a sequence whose logits are not finite numbers; other sequences go on."""
         self._scheduler.cancel(sequence)
         self._adapters.left(sequence)
         self.unfinished.discard(sequence)
@@ -375,8 +375,8 @@ class EngineLoop:
         return SequenceOutput(finished.sequence, finished=finished)
 
     def _fail(self, step: Step, error: Exception) -> list[SequenceOutput]:
-        """The step's sequences get the error; the others are computed again. Where it was memory
-        that was missing, all are."""
+        """The step's sequences get the error; the others are computed again. If
+        memory ran out, all are."""
         _log.error("a step failed", exc_info=error)
         self._under_way.clear()
         self._scheduler.reset()

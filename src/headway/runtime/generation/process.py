@@ -49,7 +49,7 @@ _NO_TOKENS = PlainTokens([], [])
 
 
 class EngineProcess:
-    """`start` first, `close` last; used in one event loop. There `report` is called once a step."""
+    """`start` first, `close` last; used in one event loop. `report` is called there once a step."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class EngineProcess:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes sequences, though perhaps the engine is just being started again."""
+        """Does it take sequences, even if the engine is being restarted?"""
         return not self._is_closing and not self._gave_up
 
     @property
@@ -134,8 +134,8 @@ class EngineProcess:
     # ---- sequences
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """What the scheduler refuses is reported like any other end. Raises Closed, NotReady,
-        QueueFull."""
+        """Sequences that the scheduler refuses are reported like any other end. Raises Closed,
+        NotReady, QueueFull."""
         self._check_open()
         held = len(self._entries) - len(self._sent)
         if held and held >= self._welcomed.result().limits.max_queue:
@@ -162,7 +162,7 @@ class EngineProcess:
             self._say(SetWeights(self._weights))
 
     def call(self, method: str, *arguments: Any) -> "asyncio.Future[Any]":
-        """Call a method of the engine, between two steps. The next engine knows nothing of it."""
+        """Call a method of the engine, between two steps. Later engines do not repeat it."""
         return self._ask(lambda number: CallEngine(number, method, arguments))
 
     def load_adapter(self, adapter: str, folder: str) -> "asyncio.Future[Any]":
@@ -436,7 +436,7 @@ class EngineProcess:
 
 
 class _Entry:
-    """One sequence, with all that it takes to resume it."""
+    """One sequence, with everything needed to resume it."""
 
     __slots__ = ("id", "is_cancelled", "number", "sampling", "sequence", "tokens", "was_sent")
 

@@ -82,7 +82,7 @@ class GenerationThread:
         return "" if self.is_open else "its engine has died"
 
     def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call this, in the thread, when it ends: with what it died of, if it did."""
+        """Call this, in the thread, when it ends, with the error that ended it, if any."""
         self._tell_end = tell
 
     @property
@@ -98,7 +98,7 @@ class GenerationThread:
         return self._loop.load
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """From any thread. What the scheduler refuses is reported like any other end."""
+        """From any thread. Sequences that the scheduler refuses are reported like any other end."""
         self._tell(SubmitSequence(sequence, sampling))
 
     def cancel(self, sequence: int) -> None:

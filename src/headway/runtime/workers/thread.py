@@ -12,7 +12,7 @@ _Inbox = queue.SimpleQueue[Job | None]
 
 
 class ThreadWorker:
-    """Its thread knows the inbox only, and ends with the worker that nobody uses any more."""
+    """Its thread references the inbox only, so it ends when its worker is garbage collected."""
 
     is_lost = False  # a thread always comes back, or hangs in the model
 

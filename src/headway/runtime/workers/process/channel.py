@@ -1,4 +1,4 @@
-"""One end of the line between a batcher's process and a model's. Both ends are alike.
+"""One end of the connection between a batcher's process and a model's. Both ends are alike.
 
 A message is one packet on a Unix socket. What is small travels in it; what is large is in shared
 memory that is used again and again: a sender keeps up to four regions, and with every message
@@ -29,7 +29,7 @@ _ONCE = _SLOTS  # a region that is used for one message only
 _NONE = _SLOTS + 1  # no region: the value is in the packet
 _SWEEP = 256  # messages between two looks for memory that is no longer needed
 _LARGE = 4  # times what was needed is too much
-_SHORT_S = 0.0005  # a wait; an idle worker looks out for no longer than this
+_SHORT_S = 0.0005  # the longest busy wait of an idle worker
 _HEAD = struct.Struct("<BBBBIQ")  # kind, slot, busy and dropped slots, call, length
 _PACKET_BYTES = _HEAD.size + INLINE_BYTES
 _CUT_SHORT = int(socket.MSG_CTRUNC)  # an enum takes 2 µs to compare
@@ -69,14 +69,14 @@ class Channel:
         self._arrivals = select.poll()
         self._arrivals.register(end, select.POLLIN)
         self._looks_out = False
-        # With one core, looking out would keep the other side from working.
+        # With one core, a busy wait would keep the other side from working.
         self._has_cores = len(os.sched_getaffinity(0)) > 1
         self._is_both_ways = False
         self._mine: list[MemoryRegion | None] = [None] * _SLOTS
         self._theirs: list[MemoryRegion | None] = [None] * _SLOTS
         self._pending = 0  # my slots that the other side has not reported free yet
         self._busy = 0  # slots of mine that the other side holds
-        self._dropped = 0  # slots of mine that I have given up, to be told
+        self._dropped = 0  # my slots that I have given up, to be reported
         self._sent = 0
 
     def both_ways(self) -> "Channel":
@@ -136,7 +136,7 @@ class Channel:
         finally:
             if fd is not None:
                 os.close(fd)
-        if slot != _ONCE:  # only now: until here the other side does not know of it
+        if slot != _ONCE:  # only now does the other side know of it
             self._mine[slot] = region
             self._pending |= 1 << slot
 
@@ -184,7 +184,7 @@ class Channel:
         return 0 if region is None else region.size
 
     def _sweep(self) -> None:
-        """Give up what is much larger than what was needed lately."""
+        """Give up regions that are much larger than needed lately."""
         for slot, region in enumerate(self._mine):
             if region is None or (self._busy | self._pending) & 1 << slot:
                 continue
@@ -214,8 +214,8 @@ class Channel:
             raise Unreadable(kind, call) from error
 
     def _next_packet(self) -> tuple[bytes, Any, int]:
-        """Where the last wait was short the next one likely is, and is spent looking out for its
-        end: a thread that sleeps takes 50 µs to wake up, and as long to be woken."""
+        """If the last wait was short, the next one probably is, so wait busily: a sleeping thread
+        takes 50 µs to wake up, and as long to be woken."""
         if self._is_both_ways:
             return self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)[:3]
         started = time.monotonic()

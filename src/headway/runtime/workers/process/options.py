@@ -43,7 +43,7 @@ class ProcessOptions:
     heartbeat_timeout_s: float = 10.0
     memory_bytes: int | None = None
     pin: Sequence[str] = ()
-    imports: Sequence[str] = ()  # slow ones, which the spare process has behind it already
+    imports: Sequence[str] = ()  # slow imports, which the spare process has done already
 
     def __post_init__(self) -> None:
         for place in self.pin:
@@ -67,7 +67,7 @@ class ProcessOptions:
         return RestartPolicy(max_restarts=self.max_restarts)
 
     def spec(self, name: str, recipe: Recipe, number: int) -> WorkerSpec:
-        """For one of the model's workers."""
+        """The specification for one of the model's workers."""
         cores, environment = placed(self.pin[number % len(self.pin)]) if self.pin else ((), {})
         return WorkerSpec(
             name=name,

@@ -28,7 +28,7 @@ class ProcessOutput:
         return data is None or bool(data)
 
     def finish(self) -> None:
-        """Its process has ended: what is still in the pipe, and the last line without an end."""
+        """Its process has ended: log the rest of the pipe, and a last line without an end."""
         for _ in range(_PIPE_BYTES // _READ_BYTES):  # what it started may still write to it
             if not self._take():
                 break
@@ -37,7 +37,7 @@ class ProcessOutput:
             self._rest = b""
 
     def _take(self) -> bytes | None:
-        """None: there is nothing now."""
+        """None: the pipe is empty."""
         try:
             data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:

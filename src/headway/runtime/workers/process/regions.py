@@ -1,6 +1,6 @@
 """Memory that two processes share, to pass arrays without sending them.
 
-Anonymous files (memfd): no process finds them by a name, and they are gone with the last process
+Anonymous files (memfd): they have no name, and they are gone with the last process
 that has them open, however it ended. Their size is sealed: no process can cut a mapping short under
 another.
 """
@@ -20,7 +20,7 @@ _OWN_REFERENCES = 2  # the region's, and the argument of getrefcount
 
 
 class MemoryRegion:
-    """One mapping. `whole` is all of it; whatever is made of its bytes keeps a reference to it."""
+    """One mapping. `whole` is all of it; arrays made of its bytes keep a reference to it."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size

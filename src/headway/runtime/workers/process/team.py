@@ -70,7 +70,7 @@ class ProcessTeam:
         return self._workers
 
     async def wait_started(self) -> None:
-        """Until every one has loaded the model. Raises what the first to fail raised."""
+        """Wait until every worker has loaded the model. Raises the first error."""
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self.start(is_awaited=True):
@@ -101,7 +101,7 @@ class ProcessTeam:
             self._tell(self._listener, status)
 
     def worker_lost(self, worker: ProcessWorker, status: WorkerStatus) -> None:
-        """Where it was the last one, and is given up, callers are told."""
+        """If the last worker is given up, callers get an error."""
         if self._listener is None:
             return
         self._listener.worker_left(worker)

@@ -1,7 +1,7 @@
 """Runs batches in a process of its own, and starts another when that is lost.
 
 A thread runs the jobs, as a thread worker's does; only the model's own call goes to the process.
-When that is lost the job says so, and the thread is busy with the next process until it is ready.
+When that is lost, the job reports it, and the thread starts the next process.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ _STOP_S = 5.0  # for a process to end by itself
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One line of what an operator sees."""
+    """The state of one worker, as an operator sees it."""
 
     pid: int | None
     state: WorkerState
@@ -82,7 +82,7 @@ class ProcessWorker:
         self._life.inbox.put(job)
 
     def stop(self) -> None:
-        """Whatever runs is cut short."""
+        """Stop now: a running job is cut short."""
         self._life.stop()
 
     def wait_stopped(self, timeout_s: float) -> None:
@@ -91,7 +91,7 @@ class ProcessWorker:
 
 
 class _Wake:
-    """In the inbox: look what has happened."""
+    """In the inbox: check the process."""
 
 
 _WAKE = _Wake()
@@ -192,7 +192,7 @@ class _Life:
             return None
 
     def _may_run(self) -> bool:
-        """Not where the process is known to be gone: the batch would be under suspicion."""
+        """Is the process alive? Else the batch would be suspected of killing it."""
         self._look()
         return self._supervision.state is WorkerState.READY
 
@@ -268,7 +268,7 @@ class _Life:
 
     def _tell_lost(self, pid: int | None) -> None:
         if self._supervision.state is WorkerState.FAILED:
-            self._give_back()  # first: an item that is given up must be among the queued
+            self._give_back()  # first: items that are given up must be queued
         worker, team = self._worker(), self._team()
         if worker is not None and team is not None:
             team.worker_lost(worker, dataclasses.replace(self.status, pid=pid))
