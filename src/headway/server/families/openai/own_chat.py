@@ -18,7 +18,7 @@ from headway.server.families.openai.answers import (
     chat_completion,
     chat_head,
 )
-from headway.server.families.openai.events import DONE, error_event, event_of
+from headway.server.families.openai.writer import DONE, error_event, event_of
 from headway.server.families.v2.generating import single, whole
 from headway.server.service.events import Events
 from headway.signature.foreign import plain_of

@@ -12,8 +12,8 @@ import msgspec
 from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
 from headway.server.bodies.background import background
+from headway.server.bodies.multipart_form import read_form
 from headway.server.bodies.own_headers import timeout_s
-from headway.server.families.openai.forms import read_form
 from headway.signature import Decoded, Side
 from headway.signature.hints import admits, known, plain, spelled
 from headway.signature.values import field_hints, is_file

@@ -5,18 +5,21 @@ token says is the route's own (`ChatWriter.piece` in `chat.py`);
 `server/service/events.py` writes it.
 """
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from headway.errors import HeadwayError, InputTooLarge
 from headway.hosting.generation.pieces import Piece
+from headway.hosting.registry import Ask
 from headway.hosting.streaming import ServedStream
-from headway.server.families.openai.asking import too_long
+from headway.server.families.openai.answers import UsageCount
+from headway.server.families.openai.generation_request import GenerationRequest, too_long
 from headway.server.service.errors import param_of, status_of
 from headway.server.service.events import Events, Pumping
 from headway.server.service.openai_errors import openai_error
-from headway.wire.messages import Answer, Response, StreamResponse
+from headway.wire.messages import Answer, Headers, Response, StreamResponse
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = (("Cache-Control", "no-cache"),)
@@ -33,18 +36,43 @@ def error_event(error: HeadwayError) -> bytes:
     return event_of({"error": told})
 
 
-class Writer(Protocol):
-    """Spells the pieces of one answer."""
+class Writer:
+    """Encodes one request's answers: as events, or whole."""
 
-    def piece(self, piece: Piece) -> bytes: ...
+    def __init__(
+        self, asked: GenerationRequest, head: Mapping[str, Any], usage: UsageCount, ask: Ask
+    ) -> None:
+        """`head`: what every event begins with."""
+        self._includes_usage = asked.includes_usage
+        self._event_head = head
+        self._usage = usage
+        self._story = ask.story
+
+    def piece(self, piece: Piece) -> bytes:
+        raise NotImplementedError
+
+    def answer(self, pieces: list[Piece]) -> Any:
+        """All pieces as one body, to become JSON. It counts them."""
+        raise NotImplementedError
 
     def tail(self) -> bytes:
-        """After the last."""
-        ...
+        """After the last event."""
+        last = b""
+        head = {**self._event_head, "choices": []}
+        if self._story is not None:
+            more = {"usage": None} if self._includes_usage else {}
+            last += event_of({**head, **more, "headway": self._usage.headway()})
+        if self._includes_usage:
+            last += event_of({**head, "usage": self._usage.as_json()})
+        return last + DONE
 
     def whole(self, pieces: list[Piece]) -> Response:
-        """All of them at once."""
-        ...
+        body = msgspec.json.encode(self.answer(pieces))
+        headers: Headers = ()
+        if self._story is not None:
+            self._story.tell(self._usage.met.values())
+            headers = self._story.headers()
+        return Response(body, headers=headers)
 
 
 async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> Answer:
