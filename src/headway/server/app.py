@@ -91,28 +91,22 @@ class App:
         if direct is None or (route.is_direct is not None and not route.is_direct(headers)):
             return None
         if self._keys is not None:
-            caller = self._caller_of(self._keys, headers)
-            return None if caller is None else direct(body, asker, caller, "", **params)
+            try:
+                caller = _admitted(self._keys, WireHeaders(headers), route.access)
+            except HeadwayError:
+                return None
+            return direct(body, asker, caller, "", **params)
         tenant = (
             headers[b"headway-tenant"].decode("latin-1") if b"headway-tenant" in headers else ""
         )
         return direct(body, asker, None, tenant, **params)
-
-    def _caller_of(self, keys: KeyRing, headers: dict[bytes, bytes]) -> Caller | None:
-        """None: `handle` says why not."""
-        try:
-            caller = keys.find(WireHeaders(headers))
-            caller.check(Access.INFER)
-        except HeadwayError:
-            return None
-        return caller
 
     def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
         """A client without a key is refused before its long body is read."""
         if self._keys is None:
             return None
         try:
-            self._keys.find(headers).check(Access.READ)
+            _admitted(self._keys, headers, Access.READ)
         except HeadwayError as error:
             return Rejection(status_of(error).http, error.code, str(error), headers_of(error))
         return None
@@ -143,7 +137,11 @@ class App:
             return found
         try:
             if self._keys is not None:
-                _identify(self._keys, request)
+                request.caller = caller = _admitted(self._keys, request.headers, found.route.access)
+                if caller is NOBODY:
+                    request.body = b""  # nothing is unpacked for an unknown caller
+                else:
+                    whose.set(caller.key.tenant)
             if "content-encoding" in request.headers:
                 answer = await self._answer_packed(request, found)
             else:
@@ -298,13 +296,11 @@ class AppWrapper(App):
         return self._app.refuse(path, status, message, code=code, headers=headers)
 
 
-def _identify(keys: KeyRing, request: Request) -> None:
-    """Raises Unauthenticated."""
-    request.caller = caller = keys.find(request.headers)
-    if caller is NOBODY:
-        request.body = b""  # nothing is unpacked for an unknown caller
-    elif caller is not None:
-        whose.set(caller.key.tenant)
+def _admitted(keys: KeyRing, headers: Mapping[str, str], access: Access) -> Caller:
+    """The one check of a key. Raises Unauthenticated, Forbidden."""
+    caller = keys.find(headers)
+    caller.check(access)
+    return caller
 
 
 def _compile(template: str) -> re.Pattern[str]:
