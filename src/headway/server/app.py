@@ -21,7 +21,7 @@ from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer
 from headway.wire.headers import WireHeaders
-from headway.wire.messages import Answer, Asker, Headers, Pending, Refusal, Request, Response
+from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending, Request, Response
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
 _MOST_REMEMBERED = 4096  # paths; a client that makes names up costs no more than this
@@ -180,7 +180,7 @@ class App:
 
     def refuse(
         self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
-    ) -> Refusal:
+    ) -> ErrorResponse:
         """A request that comes to no handler."""
         return self._errors_of(path).refusal(status, message, code=code, headers=headers)
 
@@ -292,7 +292,7 @@ class AppWrapper(App):
 
     def refuse(
         self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
-    ) -> Refusal:
+    ) -> ErrorResponse:
         return self._app.refuse(path, status, message, code=code, headers=headers)
 
 

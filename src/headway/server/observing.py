@@ -20,7 +20,7 @@ from headway.server.app import App, AppWrapper, Handle
 from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of
 from headway.version import VERSION
-from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, StreamResponse
+from headway.wire.messages import Answer, Asker, ErrorResponse, Pending, Request, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
@@ -172,7 +172,7 @@ async def _ended(handle: Handle, request: Request, end: Callable[[int, str], Non
         status = answer.status
         answer.on_end.append(lambda error: end(*_outcome(status, error)))
     else:
-        end(answer.status, answer.code if isinstance(answer, Refusal) else "")
+        end(answer.status, answer.code if isinstance(answer, ErrorResponse) else "")
     return answer
 
 

@@ -8,7 +8,7 @@ from typing import Generic
 
 from headway.wire.body_room import BodyRoom
 from headway.wire.connections import C, Connections, client_of
-from headway.wire.limits import Limits
+from headway.wire.limits import ConnectionLimits
 from headway.wire.listener import Listener, listen
 from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
@@ -25,7 +25,7 @@ def bracketed(host: str) -> str:
 class Port(Generic[C]):
     def __init__(
         self,
-        config: Limits,
+        config: ConnectionLimits,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         room: BodyRoom | None = None,
@@ -40,7 +40,7 @@ class Port(Generic[C]):
         self._listener: Listener | None = None
         self._connections: Connections[C] = Connections()
 
-    def change(self, config: Limits) -> None:
+    def change(self, config: ConnectionLimits) -> None:
         """Limits and times of connections from now on; where it listens stays."""
         self._config = config
         self.room.change(config)

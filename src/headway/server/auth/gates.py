@@ -32,7 +32,7 @@ def http_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
 
 
 def grpc_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
-    """With keys, a call's head has been looked at: see `grpc/entrance.py`."""
+    """With keys, a call's head has been looked at: see `grpc/admission.py`."""
     if has_keys:
         return _open
     if not is_loopback(config.host):

@@ -14,7 +14,7 @@ _LOOK_EVERY_S = 0.5  # for `Watch`
 _Status = health_pb2.HealthCheckResponse
 
 
-class Health:
+class HealthService:
     """The registry's word, at every call. Readiness depends on clocks and workers, which
     send no events: all `Watch` calls look again, at the same moments."""
 

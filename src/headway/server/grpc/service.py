@@ -24,7 +24,7 @@ from headway.server.families.v2.operations import (
 )
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
-from headway.server.grpc.asking import ask_of_call
+from headway.server.grpc.call_options import ask_of_call
 from headway.server.grpc.calls import SERVICE, Calls
 from headway.server.grpc.streams import Chunks, InferCall, Streams
 from headway.server.service.inference import Inference

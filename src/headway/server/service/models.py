@@ -18,7 +18,7 @@ from headway.hosting.registry import (
 from headway.server.auth.keys import Caller
 
 
-class Models:
+class VisibleModels:
     """A key's models only; an error names no others."""
 
     def __init__(self, registry: Registry) -> None:

@@ -21,7 +21,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 MAX_RANK = 32
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """Of one request."""
 
     rows: int = 65536
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     json_bytes: int = MAX_JSON_BYTES
 
 
-NORMAL = Limits()
+NORMAL = RequestLimits()
 MAX_TEXTS = 2**20  # elements of BYTES: each becomes an object
 _LARGEST_ELEMENT = 8  # bytes, of numbers
 
@@ -175,7 +175,7 @@ class TensorSignature:
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        limits: Limits = NORMAL,
+        limits: RequestLimits = NORMAL,
         *,
         has_rows: bool = True,
     ) -> None:

@@ -42,7 +42,7 @@ def address_budget(now: float) -> Budget:
     return Budget(ADDRESS_CAPACITY, ADDRESS_PER_S, now)
 
 
-class Account:
+class PeerAccount:
     """One connection's: its own budget, its address's, and the bytes of all its streams."""
 
     __slots__ = ("_address", "_counted_bytes", "_own", "_room", "held_bytes")

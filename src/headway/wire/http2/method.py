@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headway.wire.http2.status import Refusal
+from headway.wire.http2.status import CallRefusal
 from headway.wire.messages import Pending
 from headway.wire.writes import Writes
 
@@ -19,7 +19,7 @@ class Direct(Protocol):
         """None: the request is not of that kind."""
         ...
 
-    def refusal_of(self, error: BaseException) -> Refusal: ...
+    def refusal_of(self, error: BaseException) -> CallRefusal: ...
 
 
 class Method(NamedTuple):

@@ -26,7 +26,7 @@ class Status(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class Refusal(NamedTuple):
+class CallRefusal(NamedTuple):
     """An error as the caller is told of it."""
 
     status: Status

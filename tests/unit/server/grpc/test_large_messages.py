@@ -10,7 +10,7 @@ from headway.model import Tensor
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.service.requests import InferRequest
-from headway.server.service.tensors import Limits, TensorSignature
+from headway.server.service.tensors import RequestLimits, TensorSignature
 
 NUMBERS = TensorSignature([Tensor("x", "float32", (-1, -1))], [])
 
@@ -60,7 +60,7 @@ def test_more_parameters_than_anybody_has_are_refused() -> None:
 
 
 def test_shared_memory_keeps_to_the_limit_on_elements() -> None:
-    signature = TensorSignature([Tensor("x", "float32", (-1, -1))], [], Limits(elements=100))
+    signature = TensorSignature([Tensor("x", "float32", (-1, -1))], [], RequestLimits(elements=100))
     asked = request("FP32", [1, 101])
     asked.inputs[0].parameters["shared_memory_region"].string_param = "r"
     asked.inputs[0].parameters["shared_memory_byte_size"].int64_param = 404

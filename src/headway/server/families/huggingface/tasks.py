@@ -19,7 +19,7 @@ from headway.server.bodies.json_body import (
     in_words,
     mistake_of,
 )
-from headway.server.service.kinds import Task, check_does, task_of
+from headway.server.service.model_tasks import Task, check_does, task_of
 from headway.server.service.options import ask_of
 from headway.server.service.vectors import check_ids, shortened, texts_of
 from headway.signature.foreign import plain_of
@@ -38,13 +38,13 @@ class EmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     encoding_format: Literal["float"] | None = None
 
 
-class Sentences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SimilarityInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_sentence: str
     sentences: list[str]
 
 
 class SimilarityRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    inputs: Sentences
+    inputs: SimilarityInputs
     truncate: bool | None = None
     truncation_direction: str | None = None
 

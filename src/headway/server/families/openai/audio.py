@@ -80,7 +80,7 @@ class Transcription(TypedDict):
     usage: AudioUsage
 
 
-class Segment(TypedDict):
+class TranscriptSegment(TypedDict):
     id: int
     start: float
     end: float
@@ -94,7 +94,7 @@ class VerboseTranscription(TypedDict):
     task: Literal["transcribe"]
     duration: float
     text: str
-    segments: list[Segment]
+    segments: list[TranscriptSegment]
     language: NotRequired[str]
 
 

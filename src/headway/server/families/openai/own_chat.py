@@ -19,8 +19,8 @@ from headway.server.families.openai.answers import (
     chat_head,
 )
 from headway.server.families.openai.writer import DONE, error_event, event_of
-from headway.server.families.v2.generating import single, whole
-from headway.server.service.events import Events
+from headway.server.families.v2.text_generation import single, whole
+from headway.server.service.event_stream import Events
 from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints
 from headway.wire.messages import Answer, Response, StreamResponse

@@ -2,7 +2,7 @@
 
 Both take pieces from a stream that hands over all that has come, once a step. What an event of a
 token says is the route's own (`ChatWriter.piece` in `chat.py`);
-`server/service/events.py` writes it.
+`server/service/event_stream.py` writes it.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from headway.hosting.streaming import ServedStream
 from headway.server.families.openai.answers import UsageCount
 from headway.server.families.openai.generation_request import GenerationRequest, too_long
 from headway.server.service.errors import param_of, status_of
-from headway.server.service.events import Events, Pumping
+from headway.server.service.event_stream import Events, Pumping
 from headway.server.service.openai_errors import openai_error
 from headway.wire.messages import Answer, Headers, Response, StreamResponse
 

@@ -7,7 +7,7 @@ import msgspec
 
 from headway.server.auth.access import Access
 from headway.server.families.openapi.document import document_of
-from headway.server.service.models import Models
+from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Gives, Route
 from headway.wire.messages import Request, Response
 
@@ -24,7 +24,7 @@ class OpenAPI:
 
     def __init__(
         self,
-        models: Models,
+        models: VisibleModels,
         rows: Sequence[Route],
         *,
         version: str = "0",

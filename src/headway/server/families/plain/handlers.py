@@ -28,8 +28,8 @@ from headway.server.families.plain.answers import (
 from headway.server.families.plain.direct import is_direct, plain_codec
 from headway.server.families.plain.events import answer_events
 from headway.server.families.plain.uploads import is_upload, read_upload
-from headway.server.families.v2.generating import whole
-from headway.server.service.direct import DirectPath
+from headway.server.families.v2.text_generation import whole
+from headway.server.service.direct_path import DirectPath
 from headway.server.service.examples import example_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake

@@ -3,8 +3,8 @@
 import msgspec
 
 from headway.server.auth.access import Access
-from headway.server.service.adapting import load_adapter, model_of, unload_adapter
-from headway.server.service.models import Models
+from headway.server.service.adapters import load_adapter, model_of, unload_adapter
+from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Request, Response
 
@@ -27,7 +27,7 @@ class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class LoraAdapters:
     """Its routes and their handlers, over the models."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: VisibleModels) -> None:
         self._models = models
 
     def routes(self) -> list[Route]:

@@ -13,7 +13,7 @@ from headway.hosting.explaining import Story
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import decode_json, in_words
-from headway.server.service.events import Events, close
+from headway.server.service.event_stream import Events, close
 from headway.server.service.options import check_count
 from headway.server.service.requests import Parameters
 from headway.signature.foreign import plain_of
