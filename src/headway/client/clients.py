@@ -74,7 +74,7 @@ class _Caller(Generic[H]):
 class Client(_Caller["httpx.Client"]):
     """A server's models, called from code without an event loop; from any thread.
 
-    `timeout_s` is for a whole call with its retries; the server is told, and refuses what it
+    `timeout_s` is for a whole call with its retries; the server knows it, and refuses what it
     cannot answer by then. A call that was refused because the server is busy is tried again,
     `retries` times, when the server says (`Retry-After`).
     """
@@ -235,7 +235,7 @@ def _answer_of(response: "httpx.Response", body: bytes | None = None) -> ClientA
 
 
 def _pause(seconds: float) -> None:
-    """The server said when to come back: nothing else can tell."""
+    """The server's `Retry-After`."""
     time.sleep(seconds)
 
 

@@ -166,16 +166,16 @@ class App:
             return await found.route.handler(request, **found.params)
 
     def answer_error(self, request: Request, error: BaseException) -> Response:
-        """What the caller is told, as its route spells errors."""
-        told = tell(error, self.errors, debug=self._debug, path=request.path, id=request.id)
+        """The error's answer, in the form of its route."""
+        report = tell(error, self.errors, debug=self._debug, path=request.path, id=request.id)
         found = self._found.get((request.method, request.path))
         errors = self._errors_of(request.path) if found is None else found.route.errors
         return errors.refusal(
-            told.status.http,
-            told.message,
-            code=told.code,
-            param=param_of(told.error),
-            headers=headers_of(told.error),
+            report.status.http,
+            report.message,
+            code=report.code,
+            param=param_of(report.error),
+            headers=headers_of(report.error),
         )
 
     def refuse(

@@ -1,4 +1,4 @@
-"""What the server tells of itself: metrics, a line for each request, spans; each only where wanted.
+"""Metrics, a log line for each request, traces; each only if it is switched on.
 
 What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
 """
@@ -95,7 +95,7 @@ class Observing:
 
 class ObservedApp(AppWrapper):
     """Every request of another app passes through the layers, the last one first. None takes the
-    direct way, of which nothing is told."""
+    direct path, which is not observed."""
 
     def __init__(self, app: App, layers: Iterable[Layer]) -> None:
         super().__init__(app)

@@ -159,7 +159,7 @@ def _request_of(scope: Scope) -> Request:
 
 
 def _below(path: str, scope: Scope) -> str:
-    """Without the prefix that we are mounted under. A parent that was told its own prefix, because
+    """Without the prefix that we are mounted under. A parent that knows its own prefix, because
     a proxy takes that off, has it in `root_path`, but not in the path."""
     root = quote(scope.get("root_path", ""))
     for prefix in (root, root.removeprefix(quote(scope.get("app_root_path", "")))):

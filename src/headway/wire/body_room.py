@@ -27,8 +27,8 @@ class BodyRoom:
         self._limit_bytes = max(config.max_held_bytes, config.max_body_bytes)
 
     def check(self, size_bytes: int) -> None:
-        """Is there room for so much more? Raises QueueFull. Nothing is taken for a promise: who
-        announces much and sends nothing must not keep others out."""
+        """Raises QueueFull if there is no room for this much more. Nothing is reserved: a client
+        that announces much and sends nothing must not keep others out."""
         limit = self._limit_bytes
         if self.held_bytes + size_bytes > limit:
             raise QueueFull(

@@ -14,11 +14,11 @@ from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 READ_BYTES = 2**16  # of one connection, before others have their turn
-_MOST_REFUSED = 256  # connections that are told why they are refused; beyond, they are cut
+_MOST_REFUSED = 256  # connections that get an answer; beyond, they are cut
 
 
 def bracketed(host: str) -> str:
-    """As it stands before a port."""
+    """As it is written before a port."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -64,7 +64,7 @@ class Port(Generic[C]):
         await self._connections.wait_left()
 
     def _cutting(self, connections: int) -> None:
-        """Time is up for so many."""
+        """The drain has ended with this many open connections."""
 
     # ---- the connections call
 

@@ -109,12 +109,12 @@ class Calls:
         await self._idle.wait()
 
     def refusal_of(self, error: BaseException, request_id: str = "") -> CallRefusal:
-        told = tell(error, self._errors, debug=self._debug, id=request_id)
-        logs.note_error(told.code)
-        seconds = retry_after_s(told.error)
+        report = tell(error, self._errors, debug=self._debug, id=request_id)
+        logs.note_error(report.code)
+        seconds = retry_after_s(report.error)
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
-        message = in_tritons_words(told.code, told.message)
-        return CallRefusal(Status[told.status.grpc], message, metadata)
+        message = in_tritons_words(report.code, report.message)
+        return CallRefusal(Status[report.status.grpc], message, metadata)
 
     def _wrapped(self, name: str, run: Run) -> Run:
         for wrapper in reversed(self._wrappers):  # the first is the outermost

@@ -1,4 +1,4 @@
-"""The commonest `ModelInfer`: one row of each input, raw, no wishes, for a model whose shapes are
+"""The commonest `ModelInfer`: one row of each input, raw, without options, for a model of
 fixed. Whatever is not exactly that is None here, and goes the general way, which also says what is
 wrong. Both ways give the same arrays and the same message."""
 

@@ -1,4 +1,4 @@
-"""Inference messages to named arrays and back. What HTTP says in JSON is said here in protobuf;
+"""Inference messages to named arrays and back, as `families/v2/codec.py` does for JSON;
 everything behind that is the codec's, so that both refuse the same things in the same words."""
 
 import math

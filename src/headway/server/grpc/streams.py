@@ -158,7 +158,7 @@ class _Stream:
                     try:
                         await rest.wait_done()
                     finally:
-                        sink.flush()  # before what is said of its end
+                        sink.flush()  # before its end or its error is written
                     return
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Which error is which status, and what a caller is told: for HTTP and for gRPC alike."""
+"""The status and the text of each error, for HTTP and gRPC."""
 
 import asyncio
 import logging

@@ -36,7 +36,7 @@ class DecodeRequest(Protocol):
 
 
 class EncodeAnswer(Protocol[Encoded]):
-    """A protocol's own way to spell an answer."""
+    """Encodes an answer in one protocol."""
 
     def __call__(
         self,

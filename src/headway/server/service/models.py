@@ -44,7 +44,7 @@ class VisibleModels:
         with self._allowed(caller, name, version):
             return await self.registry.wait_ready(name, version, timeout_s=timeout_s)
 
-    # ---- what there is
+    # ---- names and states
 
     def names(self, caller: Caller | None) -> list[str]:
         names = self.registry.names()

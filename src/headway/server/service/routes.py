@@ -22,7 +22,7 @@ Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, its decoded b
 # (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or
 # gives None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
-# Whether headers wish for nothing that only the general way gives.
+# Whether the headers ask for nothing that only the general path does.
 IsDirect: TypeAlias = Callable[[dict[bytes, bytes]], bool]
 
 

@@ -136,7 +136,7 @@ class SharedRegions:
 
 
 class RefusedRegions:
-    """For a caller that may not name a region: what lies there may be anybody's."""
+    """For a caller that may not name a region: it may hold another caller's data."""
 
     def __init__(self, error: Forbidden) -> None:
         self._error = error

@@ -287,10 +287,10 @@ def _names_differ(
 ) -> str:
     missing = [repr(name) for name in wanted if name not in arrays]
     unknown = [repr(name) for name in arrays if name not in wanted]
-    told = [f"input {', '.join(unknown)} is unknown"] if unknown else []
+    parts = [f"input {', '.join(unknown)} is unknown"] if unknown else []
     if missing and not only_unknown:
-        told.append(f"input {', '.join(missing)} is missing")
-    return f"{', and '.join(told)}; the model takes {', '.join(wanted)}"
+        parts.append(f"input {', '.join(missing)} is missing")
+    return f"{', and '.join(parts)}; the model takes {', '.join(wanted)}"
 
 
 def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:

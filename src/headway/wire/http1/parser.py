@@ -18,7 +18,7 @@ _STEP = 64 * 2**10  # bytes of room that are taken at once
 _PIECE = 4 * 2**10  # bytes that are parsed at a time, where they are not all of one body
 _IN_CHUNKS = 64  # bytes at least: chunks may be full of blank lines
 _JOINED_HERE = 2**18  # bytes of a body: to copy them takes less than a task
-_LONG = 32 * 2**10  # bytes of a body, whose head is looked at first
+_LONG = 32 * 2**10  # bytes of a body: its head is checked before it is read
 _HOST = re.compile(rb"([\w.~%-]*|\[[\da-fA-F:.%]+\])(:\d*)?")
 _END_OF_HEAD = b"\r\n\r\n"
 _BLANK = b"\r\n"  # before a request these mean nothing, and a read may have ten thousand
@@ -111,7 +111,7 @@ class RequestParser:
         return data[:size], data[size:]
 
     def left_of_body(self) -> int:
-        """Of one whose length is known."""
+        """The bytes left of a body of known length; else 0."""
         if self.phase is not Phase.BODY:
             return 0
         return int(self.headers.get(b"content-length", 0)) - self._body_bytes
@@ -134,7 +134,7 @@ class RequestParser:
         return self._taken_bytes > 0
 
     def give_back(self, waiting: Sequence[int], *, is_over: bool) -> None:
-        """All room but that of `waiting` requests, of so many bytes, and of what is coming in."""
+        """All room, except that of requests that wait (their sizes) and of the one being read."""
         kept = sum(max(0, size - self._uncounted_bytes) for size in waiting)
         if self.phase is Phase.BODY and not is_over:
             kept += self._allowed_bytes - self._uncounted_bytes

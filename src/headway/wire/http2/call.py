@@ -28,7 +28,7 @@ class GrpcCall(CallState):
     # ---- the connection calls
 
     def start(self, head_bytes: int) -> None:
-        """Its head is here; so much of it is worth counting."""
+        """The head has arrived; `head_bytes` of it are counted."""
         if head_bytes or self.method.takes_stream:
             try:
                 self._base_bytes = head_bytes
@@ -146,7 +146,7 @@ class GrpcCall(CallState):
         try:
             await self._respond(request)
         except Aborted:
-            pass  # it has said why
+            pass  # the status has been sent
         except asyncio.CancelledError as error:
             if is_asked_to_stop(error):
                 raise

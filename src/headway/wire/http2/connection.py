@@ -34,7 +34,7 @@ _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stre
 
 
 class _Partial(NamedTuple):
-    """A header block whose end has not come."""
+    """A header block that is not complete."""
 
     stream_id: int
     flags: int
@@ -233,7 +233,7 @@ class Connection(Lifetime):
                 raise
             if self._heads.cost > _FREE_HEAD:
                 self._charge(self._heads.cost - _FREE_HEAD)
-            if not self._is_last:  # else GOAWAY has said that we do not see it
+            if not self._is_last:  # else we have sent GOAWAY, and ignore it
                 self._open(stream_id, head, is_last=is_last)
             return
         self._heads.decode(block)
@@ -297,8 +297,8 @@ class Connection(Lifetime):
         elif method is None:
             call.end(Status.UNIMPLEMENTED, "Method not found!")
         else:
-            said = f"the encoding {call.head.encoding!r} is not known"
-            call.end(Status.UNIMPLEMENTED, said)
+            text = f"the encoding {call.head.encoding!r} is not known"
+            call.end(Status.UNIMPLEMENTED, text)
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._charge()
@@ -372,7 +372,7 @@ class Connection(Lifetime):
                 self._send_some(call)
 
     def _look_at(self, calls: int) -> None:
-        """A window changes for so many."""
+        """A window changes for this many calls."""
         self._charge(calls // _CALLS_A_UNIT)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:

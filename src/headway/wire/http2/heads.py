@@ -44,7 +44,7 @@ class CallHead(NamedTuple):
     timeout_s: float | None
     encoding: str  # of its messages, where they say that they are compressed
     is_grpc: bool
-    is_plain: bool  # it wishes for nothing
+    is_plain: bool  # it has no options
     size_bytes: int  # in memory, about
 
 
@@ -206,7 +206,7 @@ def _broken(message: str) -> StreamFailed:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """Not indexed, its name spelled out."""
+    """Not indexed, with its name."""
     return b"\0" + _length(len(name)) + name + _length(len(value)) + value
 
 

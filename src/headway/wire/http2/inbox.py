@@ -1,4 +1,4 @@
-"""Messages of gRPC out of bytes that come in any pieces: a flag, a length, and so many bytes."""
+"""gRPC messages from bytes that arrive in any pieces: a flag, a length, the data."""
 
 from typing import NamedTuple
 

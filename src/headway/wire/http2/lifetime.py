@@ -153,7 +153,7 @@ class Lifetime(Sending):
         self._close_if_done()
 
     def cut(self) -> None:
-        """Time is up: calls that still wait are told so."""
+        """The drain has ended: refuse the calls that still wait."""
         for call in list(self._calls.values()):
             call.end(Status.UNAVAILABLE, "the server is stopping")
             call.cancel()

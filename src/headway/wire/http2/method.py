@@ -63,7 +63,7 @@ class Wire(Protocol):
     def finish(self, call: "CallState", trailers: bytes) -> None: ...
 
     def give_back(self, call: "CallState", size_bytes: int) -> None:
-        """It may send so much more."""
+        """Open its window by this many bytes."""
         ...
 
     def left(self, task: "asyncio.Task[None]") -> None:

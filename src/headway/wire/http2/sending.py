@@ -19,8 +19,8 @@ _OK_END = frames.head(
 
 
 _AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
-UNREAD_CALLS = 64  # whose answers wait for a peer that reads nothing: it is not heard any more …
-UNREAD_BYTES = 2**20  # … or so much that its calls hold
+UNREAD_CALLS = 64  # with unsent answers: we stop reading from such a peer …
+UNREAD_BYTES = 2**20  # … or with so many bytes unsent
 SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 

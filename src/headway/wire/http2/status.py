@@ -27,7 +27,7 @@ class Status(IntEnum):
 
 
 class CallRefusal(NamedTuple):
-    """An error as the caller is told of it."""
+    """An error as it is sent to the caller."""
 
     status: Status
     message: str

@@ -185,8 +185,8 @@ async def _draw(request: Request, served: ServedModel) -> Response:
         "guidance": asked.guidance_scale,
         "seed": asked.seed,
     }
-    wishes = {name: value for name, value in given.items() if value is not None}
-    ask = ask_of(wishes, request)
+    parameters = {name: value for name, value in given.items() if value is not None}
+    ask = ask_of(parameters, request)
     image = await served.predict(asked.inputs, ask)
     return Response(bytes(image), content_type="image/png", headers=ask.headers())
 
@@ -234,7 +234,7 @@ def truncating(
     asked: EmbedRequest | SimilarityRequest | ClassifyRequest | RankTextsRequest,
     served: ServedModel,
 ) -> dict[str, Any]:
-    """For the model. One that knows nothing of it never cuts, so it need not be told not to."""
+    """The model's parameter. A model without it never cuts texts."""
     direction = asked.truncation_direction
     if direction is not None and direction.lower() != "right":
         raise InvalidInput(

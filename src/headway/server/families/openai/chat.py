@@ -110,15 +110,15 @@ async def _generation(
         asked = msgspec.structs.replace(asked, max_tokens=_most(asked))
     if asked.top_logprobs is not None and not asked.logprobs:
         raise InvalidInput("top_logprobs: needs logprobs = true")
-    wishes = await asked.wishes(
+    sampling = await asked.sampling(
         language, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None
     )
     try:
         ids = await language.encode_chat(messages)
     except InputTooLarge as error:
         raise too_long(error) from None
-    check_room(language, len(ids), wishes, "messages")
-    return Generation((tuple(ids),), wishes, asked.n, shows_empty=asked.counts_always)
+    check_room(language, len(ids), sampling, "messages")
+    return Generation((tuple(ids),), sampling, asked.n, shows_empty=asked.counts_always)
 
 
 def _most(asked: ChatRequest) -> int:

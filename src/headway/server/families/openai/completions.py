@@ -42,14 +42,14 @@ from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
 
 _encode = msgspec.json.Encoder().encode
-_MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
+_MAX_TOKENS = 16  # OpenAI's default
 
 
 class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     NEUTRAL: ClassVar[Neutral] = COMPLETION
 
     prompt: str | list[Any]
-    echo: bool = False  # the prompt stands before its continuation
+    echo: bool = False  # the answer begins with the prompt
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
     @property
@@ -109,7 +109,7 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
     computed = asked
     if asked.echo and not asked.shows_answer:
         computed = msgspec.structs.replace(asked, max_tokens=1)
-    wishes = await computed.wishes(
+    sampling = await computed.sampling(
         language, logprobs=asked.logprobs, scores_prompt=asked.scores_prompt
     )
     prompts = []
@@ -124,11 +124,11 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
             ids = each
         if not ids:
             raise InvalidInput("prompt: has no tokens")
-        check_room(language, len(ids), wishes, "prompt")
+        check_room(language, len(ids), sampling, "prompt")
         prompts.append(tuple(ids))
     return Generation(
         tuple(prompts),
-        wishes,
+        sampling,
         asked.n,
         shows_empty=asked.counts_always,
         shows_end=asked.scores_prompt,  # the prompt's log-probabilities come with the first token
@@ -190,13 +190,13 @@ class CompletionWriter(Writer):
             text = self._echo(choice) + text
             offset = 0
         self._lengths[choice] = offset + len(text)
-        told = b"null"
+        logprobs_json = b"null"
         if logprobs is not None:
-            told = _encode(self._logprobs([piece], offset, with_prompt=is_first))
+            logprobs_json = _encode(self._logprobs([piece], offset, with_prompt=is_first))
         reason = b"null" if finish_reason is None else _encode(finish_reason)
         return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b' % (
             *(self._start, choice, _encode(text)),
-            *(told, reason, self._end),
+            *(logprobs_json, reason, self._end),
         )
 
     def answer(self, pieces: list[Piece]) -> Completion:

@@ -64,8 +64,8 @@ class EmbeddingsRoutes:
 
     async def embeddings(self, request: Request, asked: EmbeddingsRequest) -> Response:
         served = await find_for_task(self._inference, request, asked.model, "feature-extraction")
-        wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
-        ask = ask_of(wishes, request)
+        parameters = {} if asked.truncate is None else {"truncate": asked.truncate}
+        ask = ask_of(parameters, request)
         texts = texts_of(asked.input, "input")
         check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)

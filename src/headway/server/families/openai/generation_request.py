@@ -23,7 +23,7 @@ _NOT_SAMPLING = frozenset(
 
 
 _STRUCTURED = "structured_outputs takes json, regex or choice"
-# Fields that OpenAI or vLLM knows and that are not served here, with what there is instead.
+# Fields that OpenAI or vLLM knows and that are not served here, with what to use instead.
 _UNSUPPORTED = {
     **dict.fromkeys(("best_of", "prompt_logprobs"), ""),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice"), _STRUCTURED),
@@ -108,7 +108,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     ignore_eos: bool | None = None
     cache_salt: str | None = None
 
-    async def wishes(
+    async def sampling(
         self, language: Language, *, logprobs: int | None, scores_prompt: bool = False
     ) -> Wishes:
         """Raises InvalidInput, which begins with the field."""
@@ -130,11 +130,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         if logprobs is not None:
             given["logprobs"] = logprobs
         grammar = "" if form is None else form.grammar
-        wishes = wishes_of(
+        sampling = wishes_of(
             {**language.defaults, **given}, grammar=grammar, scores_prompt=scores_prompt
         )
-        language.check_named(wishes)
-        return wishes
+        language.check_named(sampling)
+        return sampling
 
     def check_stream(self) -> None:
         if self.stream_options is not None and not self.stream:
@@ -171,15 +171,15 @@ def language_of(served: ServedModel) -> Language:
     return language
 
 
-def check_room(language: Language, prompt: int, wishes: Wishes, field: str) -> None:
+def check_room(language: Language, prompt: int, sampling: Wishes, field: str) -> None:
     """Both numbers, in OpenAI's words. Raises ContextLengthExceeded."""
     most = language.max_context
-    if prompt + (wishes.max_tokens or 1) <= most:
+    if prompt + (sampling.max_tokens or 1) <= most:
         return
-    wanted = "" if wishes.max_tokens is None else f" and {wishes.max_tokens} for the answer"
+    wanted = "" if sampling.max_tokens is None else f" and {sampling.max_tokens} for the answer"
     raise ContextLengthExceeded(
         f"{'max_tokens' if prompt < most else field}: this model's maximum context length is "
-        f"{most} tokens; you asked for {prompt + (wishes.max_tokens or 1)} "
+        f"{most} tokens; you asked for {prompt + (sampling.max_tokens or 1)} "
         f"({prompt} in the {field}{wanted or ', and one for the answer'})"
     )
 

@@ -15,7 +15,7 @@ class LoadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     lora_name: str
     lora_path: str
     load_inplace: bool = False  # whether it may take the place of one of that name
-    model: str = ""  # whose it is; not vLLM's, which serves one
+    model: str = ""  # the adapter's model; vLLM serves only one and has no such field
 
 
 class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

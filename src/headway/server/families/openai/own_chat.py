@@ -84,7 +84,7 @@ class _EventWriter:
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = head
-        self._role = {"role": "assistant"}  # said with the first
+        self._role = {"role": "assistant"}  # sent with the first
 
     def event_of(self, chunk: Any) -> bytes:
         value = self._value({**self._role, "content": _text(chunk)})

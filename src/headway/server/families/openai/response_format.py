@@ -49,11 +49,11 @@ def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
 
 def _structured(given: Mapping[str, Any]) -> AnswerFormat:
     field = "structured_outputs"
-    said = {name: value for name, value in given.items() if value is not None}
+    given_forms = {name: value for name, value in given.items() if value is not None}
     makers = {"json": grammar_of_schema, "regex": grammar_of_regex, "choice": grammar_of_choice}
-    for name in said.keys() - makers.keys():
+    for name in given_forms.keys() - makers.keys():
         raise InvalidInput(f"{field}.{name}: there is no such field; there are {', '.join(makers)}")
-    if len(said) != 1:
+    if len(given_forms) != 1:
         raise InvalidInput(f"{field}: one of {', '.join(makers)} is expected")
-    ((name, value),) = said.items()
+    ((name, value),) = given_forms.items()
     return AnswerFormat(makers[name](value, f"{field}.{name}"), f"{field}.{name}")

@@ -32,8 +32,8 @@ def event_of(value: Any) -> bytes:
 def error_event(error: HeadwayError) -> bytes:
     """What went wrong after the answer had begun: OpenAI's client raises it."""
     status = status_of(error).http
-    told = openai_error(status, str(error), code=error.code, param=param_of(error))
-    return event_of({"error": told})
+    body = openai_error(status, str(error), code=error.code, param=param_of(error))
+    return event_of({"error": body})
 
 
 class Writer:

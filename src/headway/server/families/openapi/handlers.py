@@ -55,7 +55,7 @@ class OpenAPI:
         ]
 
     async def root(self, request: Request) -> Response:
-        """A browser is led to the page; a program is told what there is."""
+        """A browser is sent to /docs; a program gets the models and links."""
         if "text/html" in request.headers.get("accept", ""):
             return Response(status=307, content_type="text/plain", headers=(("Location", "docs"),))
         names = self._models.names(request.caller)  # none without a key

@@ -1,4 +1,4 @@
-"""The commonest request of the plain route, compiled for one model: JSON, one value, no wishes.
+"""The commonest request of the plain route, compiled for one model: JSON, one value, no options.
 
 Whatever is not exactly that (a batch, an upload, a mistake) is None here, and goes the general way,
 which also says what is wrong. Both ways give the same values and the same bytes.

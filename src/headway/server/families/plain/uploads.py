@@ -104,7 +104,7 @@ def _of_form(form: Any, side: Side, name: str) -> Any:
 
 
 def _of_field(value: Any, hint: Any) -> Any:
-    """Of a record: a file for a text is that text; what is neither stands as JSON in the form."""
+    """Of a record: a file for a text is that text; any other field is JSON."""
     if known(hint) is None:
         return value
     if isinstance(value, bytes):
@@ -116,7 +116,7 @@ def _of_field(value: Any, hint: Any) -> Any:
     try:
         return msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
-        return value  # said when it is checked
+        return value  # the check reports it
 
 
 def _text(body: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The commonest v2 request, compiled for one model: JSON, one row of each input, no wishes.
+"""The commonest v2 request, compiled for one model: JSON, one row of each input, no options.
 
 msgspec decodes and checks it in one go against types made from the signature. Whatever is not
 exactly that (binary, more rows, parameters, chosen outputs, a mistake) is None here, and goes the

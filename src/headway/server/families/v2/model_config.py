@@ -80,9 +80,9 @@ def with_contents(metadata: ModelMetadata, model: ServedModel) -> ModelMetadata:
     """And what texts are, where they are more than texts, as MLServer says it. (Triton's messages
     of gRPC have no place for it.)"""
     ports = [*metadata["inputs"], *metadata["outputs"]]
-    for told, tensor in zip(ports, [*model.inputs, *model.outputs], strict=True):
+    for port, tensor in zip(ports, [*model.inputs, *model.outputs], strict=True):
         if tensor.content_type:
-            told["parameters"] = {"content_type": tensor.content_type}
+            port["parameters"] = {"content_type": tensor.content_type}
     return metadata
 
 

@@ -40,7 +40,7 @@ class GenerateResponse(TypedDict):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """One decoded body: what the model gets, and what was said beside it."""
+    """One decoded body: the model's value, and the options beside it."""
 
     id: str
     value: Any
