@@ -24,16 +24,16 @@ from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.cors import CorsApp
-from headway.server.families import admin, cohere, draining, instances
+from headway.server.families import admin, cohere, drain, kserve_v1
 from headway.server.families.chat_page import handlers as chat_page
 from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.openai import (
-    adapters,
     audio,
     chat,
     completions,
     embeddings,
     images,
+    lora_adapters,
     rerank,
     tokens,
 )
@@ -45,7 +45,7 @@ from headway.server.garbage import GarbagePauses
 from headway.server.observing import Observing
 from headway.server.pages import PagesApp
 from headway.server.service.inference import Inference, inference_over
-from headway.server.service.routes import Family, Route, decoding
+from headway.server.service.routes import Route, RouteFamily, decoding
 from headway.server.service.shared_memory import SharedRegions
 from headway.server.signals import Signals
 from headway.version import VERSION
@@ -120,7 +120,7 @@ async def run(
                 notify.ready()
 
             pauses = GarbagePauses(registry)
-            watchdog = notify.Watchdog(lambda: registry.is_live)
+            watchdog = notify.SystemdWatchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             watchdog.start()
@@ -255,24 +255,24 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
     """The table of all routes: each family has its rows, and they say the rest."""
     models = inference.models
     plain_json = plain.Plain(inference)
-    families: list[Family] = [
+    families: list[RouteFamily] = [
         v2.V2(inference),
         model_list.ModelList(models),
-        embeddings.Embeddings(inference),
+        embeddings.EmbeddingsRoutes(inference),
         chat.Chat(inference),
         chat_page.ChatPage(),
         completions.Completions(inference),
         tokens.Tokens(inference),
-        adapters.LoraAdapters(models),
+        lora_adapters.LoraAdapters(models),
         rerank.Reranking(inference),
         audio.Audio(inference),
         images.Images(inference),
         cohere.Cohere(inference),
         huggingface.HuggingFace(inference, plain_json),
-        instances.Instances(inference),
+        kserve_v1.Instances(inference),
         plain_json,
         admin.Admin(models),
-        draining.Draining(models.registry),
+        drain.Draining(models.registry),
     ]
     rows = [row for family in families for row in family.routes()]
     described = openapi.OpenAPI(models, rows, version=inference.version, has_keys=has_keys)

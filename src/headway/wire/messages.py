@@ -48,7 +48,7 @@ class Response:
         self.headers = headers
 
 
-class Refusal(Response):
+class ErrorResponse(Response):
     """An error's answer, and the word for it."""
 
     __slots__ = ("code",)

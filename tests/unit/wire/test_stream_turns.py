@@ -5,7 +5,7 @@ from typing import Any
 
 from headway.model import END
 from headway.runtime.driving.streams import AT_ONCE_BYTES, StreamCall, deliver_step
-from headway.server.service.events import ToSink
+from headway.server.service.event_stream import ToSink
 
 
 class Sink:

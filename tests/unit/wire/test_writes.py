@@ -10,7 +10,7 @@ from headway.errors import Shed
 from headway.model import END
 from headway.runtime.driving.step_queue import StepQueue
 from headway.runtime.driving.streams import OpenStream, StreamCall
-from headway.server.service.events import ToSink
+from headway.server.service.event_stream import ToSink
 from headway.wire.writes import StreamSink, Writes
 
 MOST_PAUSE_S = 0.005

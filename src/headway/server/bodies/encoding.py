@@ -10,7 +10,7 @@ import numpy
 from headway.server.bodies.background import background
 
 _MOST_VALUES = 2**14  # encoded in the event loop: about a millisecond
-_MOST_CHARACTERS = 2**18  # of a text, likewise
+_MOST_CHARACTERS = 2**18  # of a text: the same time
 _SCALARS = frozenset([bool, float, int, type(None)])
 Hook: TypeAlias = Callable[[Any], Any]
 

@@ -23,7 +23,7 @@ Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # at the top
 _MISSING = re.compile(r"Object missing required field `(\w+)`")  # at the top
-SMALL_BYTES = 256 * 2**10  # decoded in the event loop: a few milliseconds, whatever is in it
+SMALL_BYTES = 128 * 2**10  # decoded in the event loop: a few milliseconds, whatever is in it
 MAX_VALUES = 2**20  # of a larger one; each becomes an object
 _SEPARATORS = b",[{"  # as many as there are values, and those inside texts
 
@@ -92,13 +92,13 @@ async def decode_fields(
                 request, kind, default=default, limit_bytes=limit_bytes
             )
         except msgspec.ValidationError:  # rarely: then it is read once more
-            said = await decode_json(
+            given = await decode_json(
                 request, dict[str, Any], default=default, limit_bytes=limit_bytes
             )
             neutral: Neutral = getattr(kind, "NEUTRAL", {})
-            for name in [name for name, each in said.items() if is_neutral(name, each, neutral)]:
-                del said[name]
-            fields = fields_of(said, kind)
+            for name in [name for name, each in given.items() if is_neutral(name, each, neutral)]:
+                del given[name]
+            fields = fields_of(given, kind)
     except msgspec.ValidationError as error:
         mistake = beyond_floats(request.body, error) or mistake_of(error, kind)
         raise InvalidInput(mistake) from error
@@ -185,9 +185,9 @@ def _is_whole_text(text: str) -> bool:
     return True
 
 
-def fields_of(said: Mapping[str, Any], kind: type[Fields]) -> Fields:
+def fields_of(given: Mapping[str, Any], kind: type[Fields]) -> Fields:
     """Raises msgspec.ValidationError."""
-    given = {name: _whole(value) for name, value in said.items() if value is not None}
+    given = {name: _whole(value) for name, value in given.items() if value is not None}
     return msgspec.convert(given, kind)
 
 

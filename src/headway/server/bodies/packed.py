@@ -10,7 +10,7 @@ from headway.wire.messages import Request
 
 
 async def decompress_body(request: Request, *, limit: int) -> None:
-    """Replace the body by what it stands for. Raises InvalidInput or InputTooLarge."""
+    """Unpack the body, in place. Raises InvalidInput or InputTooLarge."""
     if not request.body:
         return
     for encoding in reversed(request.headers["content-encoding"].split(",")):

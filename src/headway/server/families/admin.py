@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from headway.hosting.registry import VersionEntry
-from headway.server.service import adapting
-from headway.server.service.models import Models
+from headway.server.service import adapters
+from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Route, Takes
 from headway.wire.messages import Request, Response
 
@@ -22,7 +22,7 @@ class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
 class Admin:
     """Its routes and their handlers. `server/auth` decides which keys may use them."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: VisibleModels) -> None:
         self._models = models
 
     def routes(self) -> list[Route]:
@@ -86,19 +86,19 @@ class Admin:
         return self._state(request, model)
 
     async def adapters(self, request: Request, model: str) -> Response:
-        return _json({"adapters": adapting.lines_of(self._models.get(request.caller, model))})
+        return _json({"adapters": adapters.lines_of(self._models.get(request.caller, model))})
 
     async def load_adapter(
         self, request: Request, body: _AdapterBody, model: str, adapter: str
     ) -> Response:
         served = self._models.get(request.caller, model)
-        await adapting.load_adapter(self._models, served, adapter, body.folder, replaces=True)
-        return _json({"adapters": adapting.lines_of(served)})
+        await adapters.load_adapter(self._models, served, adapter, body.folder, replaces=True)
+        return _json({"adapters": adapters.lines_of(served)})
 
     async def unload_adapter(self, request: Request, model: str, adapter: str) -> Response:
         served = self._models.get(request.caller, model)
-        await adapting.unload_adapter(served, adapter)
-        return _json({"adapters": adapting.lines_of(served)})
+        await adapters.unload_adapter(served, adapter)
+        return _json({"adapters": adapters.lines_of(served)})
 
     def _state(self, request: Request, model: str) -> Response:
         entries = [entry for entry in self._models.index(request.caller) if entry.name == model]

@@ -104,12 +104,12 @@ class Cohere:
         texts = _texts(asked)
         types = _types(asked.embedding_types)
         served = await find_for_task(self._inference, request, asked.model, "feature-extraction")
-        wishes: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         if asked.truncate is not None or served.takes_parameter("truncate"):
-            wishes["truncate"] = asked.truncate != "NONE"  # Cohere's models cut by default
+            parameters["truncate"] = asked.truncate != "NONE"  # Cohere's models cut by default
         if asked.max_tokens is not None:
-            wishes["max_tokens"] = asked.max_tokens
-        ask = ask_of(wishes, request)
+            parameters["max_tokens"] = asked.max_tokens
+        ask = ask_of(parameters, request)
         results = await served.predict_many(texts_of(list(texts), "texts"), ask)
         vectors = [shortened(each, asked.output_dimension, "output_dimension") for each in results]
         is_by_type = always_by_type or asked.embedding_types is not None

@@ -18,7 +18,7 @@ from headway.server.service.triton_words import in_tritons_words
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.call_state import OPEN_BYTES
 from headway.wire.http2.method import Method
-from headway.wire.http2.status import Aborted, Refusal, Status
+from headway.wire.http2.status import Aborted, CallRefusal, Status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
@@ -108,13 +108,13 @@ class Calls:
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
-    def refusal_of(self, error: BaseException, request_id: str = "") -> Refusal:
-        told = tell(error, self._errors, debug=self._debug, id=request_id)
-        logs.note_error(told.code)
-        seconds = retry_after_s(told.error)
+    def refusal_of(self, error: BaseException, request_id: str = "") -> CallRefusal:
+        report = tell(error, self._errors, debug=self._debug, id=request_id)
+        logs.note_error(report.code)
+        seconds = retry_after_s(report.error)
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
-        message = in_tritons_words(told.code, told.message)
-        return Refusal(Status[told.status.grpc], message, metadata)
+        message = in_tritons_words(report.code, report.message)
+        return CallRefusal(Status[report.status.grpc], message, metadata)
 
     def _wrapped(self, name: str, run: Run) -> Run:
         for wrapper in reversed(self._wrappers):  # the first is the outermost

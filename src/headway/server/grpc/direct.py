@@ -1,4 +1,4 @@
-"""The commonest `ModelInfer`: one row of each input, raw, no wishes, for a model whose shapes are
+"""The commonest `ModelInfer`: one row of each input, raw, without options, for a model of
 fixed. Whatever is not exactly that is None here, and goes the general way, which also says what is
 wrong. Both ways give the same arrays and the same message."""
 
@@ -12,12 +12,12 @@ from headway.server.bodies.json_body import SMALL_BYTES
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.messages import AnswerEncoder
-from headway.server.service.direct import DirectPath, DirectRequest, of_rows
+from headway.server.service.direct_path import DirectPath, DirectRequest, of_rows
 from headway.server.service.dtypes import BF16, BYTES, Datatype
 from headway.server.service.inference import Inference
 from headway.server.service.requests import is_large_raw
 from headway.server.service.tensors import Array, TensorSignature
-from headway.wire.http2.status import Refusal
+from headway.wire.http2.status import CallRefusal
 from headway.wire.messages import Pending
 
 
@@ -91,7 +91,7 @@ class DirectInfer:
             self._calls.begun(call)
         return pending
 
-    def refusal_of(self, error: BaseException) -> Refusal:
+    def refusal_of(self, error: BaseException) -> CallRefusal:
         return self._calls.refusal_of(error)
 
 

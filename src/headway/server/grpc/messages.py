@@ -1,4 +1,4 @@
-"""Inference messages to named arrays and back. What HTTP says in JSON is said here in protobuf;
+"""Inference messages to named arrays and back, as `families/v2/codec.py` does for JSON;
 everything behind that is the codec's, so that both refuse the same things in the same words."""
 
 import math
@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy
 
-from headway.errors import InvalidInput, called
+from headway.errors import InputTooLarge, InvalidInput, called
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.service.dtypes import BYTES, Datatype
+from headway.server.service.options import check_count
 from headway.server.service.requests import (
     OF_INPUTS,
     InferRequest,
@@ -50,6 +51,8 @@ _LISTS = {  # the list that each datatype's elements are in
 
 
 IS_END = "triton_final_response"
+MOST_TENSORS = 1024  # of a request; each is looked at in the event loop
+MOST_TYPED = 2**20  # elements of a tensor in typed contents: they are copied one by one
 _MANY = 2**13  # elements that are copied one by one: about a millisecond
 _MOST_SHAPES = 64  # of outputs, remembered
 # Fields as protobuf writes them: the number, and that a length follows.
@@ -60,6 +63,10 @@ _ANSWER = b"%c" % (pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 
 
 def check_promised(request: pb.ModelInferRequest, signature: TensorSignature) -> None:
     """Against what the model takes, before any data is looked at. Raises as the signature does."""
+    if max(len(request.inputs), len(request.outputs)) > MOST_TENSORS:
+        raise InputTooLarge(
+            f"the request has more than {MOST_TENSORS} inputs or outputs", limit=MOST_TENSORS
+        )
     shared = (_where(each) for each in request.inputs)
     signature.check_promised(
         [
@@ -211,7 +218,8 @@ def _varint(number: int) -> bytes:
 
 
 def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
-    """Whichever of its kinds a parameter has; one without a value says nothing."""
+    """Whichever of its kinds a parameter has; one without a value is ignored."""
+    check_count(len(parameters))
     found: Parameters = {}
     for key, value in parameters.items():
         kind = value.WhichOneof("parameter_choice")
@@ -252,6 +260,12 @@ def _from_contents(
                 f"{called(name)}: {datatype.name} is sent as {field}, not {filled.name}"
             )
     elements = getattr(contents, field)
+    if count > MOST_TYPED:
+        raise InputTooLarge(
+            f"{called(name)}: {count} elements; typed contents have at most {MOST_TYPED}, "
+            "raw_input_contents may have more",
+            limit=MOST_TYPED,
+        )
     if len(elements) != count:
         raise InvalidInput(
             f"{called(name)}: shape {list(shape)} takes {count} elements, {len(elements)} came"

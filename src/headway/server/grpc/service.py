@@ -24,7 +24,7 @@ from headway.server.families.v2.operations import (
 )
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
-from headway.server.grpc.asking import ask_of_call
+from headway.server.grpc.call_options import ask_of_call
 from headway.server.grpc.calls import SERVICE, Calls
 from headway.server.grpc.streams import Chunks, InferCall, Streams
 from headway.server.service.inference import Inference
@@ -73,7 +73,7 @@ class Methods:
     async def streams(self, asked: InferCall) -> bool:
         try:
             return (await self._find_or_wake(asked)).streams
-        except HeadwayError:  # said when it is answered
+        except HeadwayError:  # raised again when it is answered
             return False
 
     async def answer(self, asked: InferCall) -> bytes:
@@ -137,7 +137,7 @@ class Methods:
             yield Chunks(stream, encode)
 
     async def _decode_in_thread(self, asked: InferCall) -> tuple[InferRequest, float]:
-        """(gRPC itself ends a call whose deadline passes meanwhile.)"""
+        """(The call ends by itself if its deadline passes meanwhile.)"""
         request, context, caller = asked
         decode = partial(messages.decode, request)
         return await self._inference.decode_in_thread(decode, caller, context.time_remaining())
@@ -188,7 +188,7 @@ class Methods:
             )
             found = msgspec.to_builtins(await operation.run(self._operations, asked))
             fields = found if writes is None else writes(found)
-            # HTTP's clients are told more of a tensor's contents than the .proto has a field for.
+            # HTTP's metadata has fields that the .proto has not.
             return json_format.ParseDict(fields or {}, answer_kind(), ignore_unknown_fields=True)
 
         return answer

@@ -12,7 +12,7 @@ from headway.server.auth.keys import Caller
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge
 from headway.server.grpc.messages import IS_END, stream_message
-from headway.server.service.events import ToSink
+from headway.server.service.event_stream import ToSink
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.inbox import framed
@@ -158,7 +158,7 @@ class _Stream:
                     try:
                         await rest.wait_done()
                     finally:
-                        sink.flush()  # before what is said of its end
+                        sink.flush()  # before its end or its error is written
                     return
 
     @contextmanager

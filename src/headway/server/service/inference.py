@@ -16,7 +16,7 @@ from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Array, Ask, Registry, ServedModel
 from headway.server.auth.keys import Caller, check_regions
 from headway.server.bodies.background import background
-from headway.server.service.models import Models
+from headway.server.service.models import VisibleModels
 from headway.server.service.requests import (
     InferRequest,
     Regions,
@@ -24,19 +24,19 @@ from headway.server.service.requests import (
     is_large_answer,
 )
 from headway.server.service.shared_memory import RefusedRegions, SharedRegions
-from headway.server.service.tensors import NORMAL, Limits, TensorSignature
+from headway.server.service.tensors import NORMAL, RequestLimits, TensorSignature
 
 Encoded = TypeVar("Encoded", covariant=True)
 
 
-class Decode(Protocol):
+class DecodeRequest(Protocol):
     """One request's bytes to arrays, by the codec of JSON or of protobuf."""
 
     def __call__(self, *, regions: Regions | None) -> InferRequest: ...
 
 
-class Encode(Protocol[Encoded]):
-    """A protocol's own way to spell an answer."""
+class EncodeAnswer(Protocol[Encoded]):
+    """Encodes an answer in one protocol."""
 
     def __call__(
         self,
@@ -61,9 +61,9 @@ class Inference:
         name: str = "headway",
         version: str = "0",
         regions: SharedRegions | None = None,
-        limits: Limits = NORMAL,
+        limits: RequestLimits = NORMAL,
     ) -> None:
-        self.models = Models(registry)
+        self.models = VisibleModels(registry)
         self.name = name  # of this server
         self.version = version  # of this server
         self.regions = regions  # None: shared memory is off
@@ -125,7 +125,7 @@ class Inference:
     # ---- arrays in, arrays out
 
     async def decode_in_thread(
-        self, decode: Decode, caller: Caller | None, timeout_s: float | None
+        self, decode: DecodeRequest, caller: Caller | None, timeout_s: float | None
     ) -> tuple[InferRequest, float]:
         """A large request, and how many seconds of its caller's time that took. The caller of this
         holds the model meanwhile."""
@@ -135,7 +135,7 @@ class Inference:
         return asked, time.monotonic() - started
 
     async def infer(
-        self, served: ServedModel, asked: InferRequest, ask: Ask, encode: Encode[Encoded]
+        self, served: ServedModel, asked: InferRequest, ask: Ask, encode: EncodeAnswer[Encoded]
     ) -> Encoded:
         if asked.model_name and asked.model_name != served.name:
             raise InvalidInput(
@@ -160,7 +160,7 @@ class Inference:
         served: ServedModel,
         asked: InferRequest,
         outputs: Mapping[str, Array],
-        encode: Encode[Encoded],
+        encode: EncodeAnswer[Encoded],
     ) -> Encoded:
         return encode(
             served.name,
@@ -186,7 +186,9 @@ def inference_over(
     """One that there is already, or a new one."""
     if isinstance(models, Inference):
         return models
-    limits = Limits(config.max_request_rows, config.max_tensor_elements, config.max_json_bytes)
+    limits = RequestLimits(
+        config.max_request_rows, config.max_tensor_elements, config.max_json_bytes
+    )
     return Inference(
         models, name=config.server_name, version=version, regions=regions, limits=limits
     )

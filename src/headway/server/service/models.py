@@ -18,7 +18,7 @@ from headway.hosting.registry import (
 from headway.server.auth.keys import Caller
 
 
-class Models:
+class VisibleModels:
     """A key's models only; an error names no others."""
 
     def __init__(self, registry: Registry) -> None:
@@ -44,7 +44,7 @@ class Models:
         with self._allowed(caller, name, version):
             return await self.registry.wait_ready(name, version, timeout_s=timeout_s)
 
-    # ---- what there is
+    # ---- names and states
 
     def names(self, caller: Caller | None) -> list[str]:
         names = self.registry.names()

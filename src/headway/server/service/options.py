@@ -12,7 +12,7 @@ from headway.server.auth.keys import Caller
 from headway.server.bodies.json_body import in_words
 from headway.server.bodies.own_headers import DEADLINE, OWN, has_own
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import Task, check_does
+from headway.server.service.model_tasks import Task, check_does
 from headway.server.service.requests import Parameters, Scalar
 from headway.wire.headers import WireHeaders
 from headway.wire.messages import Request

@@ -15,13 +15,13 @@ from headway.server.service.tensors import Array, TensorSignature, objects
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]
 LARGE_ANSWER = 2**15  # elements in JSON or texts: encoding takes some milliseconds
-_LONG_TEXTS = 2**18  # characters of texts, likewise
-_LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers, likewise
+_LONG_TEXTS = 2**18  # characters of texts: the same time
+_LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers: the same time
 Count = Annotated[int, Meta(ge=0)]
 
 
 class SharedParameters(TypedDict, total=False):
-    """Where a tensor lies, if it is not in the request."""
+    """Where a tensor is, if it is not in the request."""
 
     shared_memory_region: str | None
     shared_memory_byte_size: Count | None
@@ -43,7 +43,7 @@ _OF_OUTPUTS = tuple(OutputParameters.__annotations__)
 
 
 class SharedSlice(Struct, frozen=True):
-    """Where in a registered region a tensor lies."""
+    """The place of a tensor in a registered region."""
 
     region: str
     offset: int

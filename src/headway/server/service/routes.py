@@ -11,10 +11,10 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
 from headway.server.bodies.json_body import decode_fields
-from headway.server.service.kinds import Task
+from headway.server.service.model_tasks import Task
 from headway.server.service.openai_errors import openai_error
 from headway.server.service.triton_words import in_tritons_words
-from headway.wire.messages import JSON, Answer, Headers, Pending, Refusal, Request
+from headway.wire.messages import JSON, Answer, ErrorResponse, Headers, Pending, Request
 
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, its decoded body, **params)
 
@@ -22,7 +22,7 @@ Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, its decoded b
 # (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or
 # gives None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
-# Whether headers wish for nothing that only the general way gives.
+# Whether the headers ask for nothing that only the general path does.
 IsDirect: TypeAlias = Callable[[dict[bytes, bytes]], bool]
 
 
@@ -41,7 +41,7 @@ class Errors(Enum):
         code: str,
         param: str | None = None,
         headers: Headers = (),
-    ) -> Refusal:
+    ) -> ErrorResponse:
         # A model's words may hold what no encoding can carry: half of a surrogate pair.
         message = message.encode("utf-8", "replace").decode()
         error: Any = message
@@ -49,7 +49,9 @@ class Errors(Enum):
             error = in_tritons_words(code, message)
         elif self is Errors.OPENAI:
             error = openai_error(status, message, code=code, param=param)
-        return Refusal(msgspec.json.encode({"error": error}), status, code=code, headers=headers)
+        return ErrorResponse(
+            msgspec.json.encode({"error": error}), status, code=code, headers=headers
+        )
 
 
 class Takes(NamedTuple):
@@ -113,7 +115,7 @@ def no_query(request: Request) -> None:
         raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")
 
 
-class Family(Protocol):
+class RouteFamily(Protocol):
     """Handlers that share a protocol."""
 
     def routes(self) -> list[Route]: ...

@@ -21,7 +21,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 MAX_RANK = 32
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """Of one request."""
 
     rows: int = 65536
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     json_bytes: int = MAX_JSON_BYTES
 
 
-NORMAL = Limits()
+NORMAL = RequestLimits()
 MAX_TEXTS = 2**20  # elements of BYTES: each becomes an object
 _LARGEST_ELEMENT = 8  # bytes, of numbers
 
@@ -175,7 +175,7 @@ class TensorSignature:
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        limits: Limits = NORMAL,
+        limits: RequestLimits = NORMAL,
         *,
         has_rows: bool = True,
     ) -> None:
@@ -287,10 +287,10 @@ def _names_differ(
 ) -> str:
     missing = [repr(name) for name in wanted if name not in arrays]
     unknown = [repr(name) for name in arrays if name not in wanted]
-    told = [f"input {', '.join(unknown)} is unknown"] if unknown else []
+    parts = [f"input {', '.join(unknown)} is unknown"] if unknown else []
     if missing and not only_unknown:
-        told.append(f"input {', '.join(missing)} is missing")
-    return f"{', and '.join(told)}; the model takes {', '.join(wanted)}"
+        parts.append(f"input {', '.join(missing)} is missing")
+    return f"{', and '.join(parts)}; the model takes {', '.join(wanted)}"
 
 
 def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from headway.errors import Closed
-from headway.wire.application import Application
+from headway.wire.application import HttpApplication
 from headway.wire.body_room import BodyRoom
 from headway.wire.connections import client_of
 from headway.wire.headers import WireHeaders, request_id
@@ -17,8 +17,8 @@ from headway.wire.http1 import half_close, wire
 from headway.wire.http1.deadline import Deadline
 from headway.wire.http1.exchange import SMALL, Exchange
 from headway.wire.http1.parser import RequestParser
-from headway.wire.http1.received import Phase, Received, Refused, Turn
-from headway.wire.limits import Limits
+from headway.wire.http1.received import Phase, Received, RequestRefused, Turn
+from headway.wire.limits import ConnectionLimits
 from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
@@ -68,7 +68,11 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, app: Application, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner
+        self,
+        app: HttpApplication,
+        config: ConnectionLimits,
+        loop: asyncio.AbstractEventLoop,
+        owner: Owner,
     ) -> None:
         self._app = app
         self._config = config
@@ -113,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_over = True
         if full:
-            self._refuse(Refused(503, "too_many_connections", full))
+            self._refuse(RequestRefused(503, "too_many_connections", full))
         else:
             self.transport.abort()
 
@@ -231,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         parser = self._parser
         try:
             is_http = parser.feed(data)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             refusal.__traceback__ = refusal.__context__ = refusal.__cause__ = None  # frames
             self._refuse(refusal)
             return
@@ -247,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def check_head(self, headers: WireHeaders) -> None:
         rejection = self._app.reject_head(headers)
         if rejection is not None:
-            raise Refused(*rejection)
+            raise RequestRefused(*rejection)
 
     def on_expect(self) -> None:
         if self._is_between:
@@ -311,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_turn(self) -> None:
         turn = self._waiting.popleft()
-        if isinstance(turn, Refused):
+        if isinstance(turn, RequestRefused):
             self._send_refusal(turn)
         else:
             self._start(turn)
@@ -375,13 +379,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         else:
             self._is_over = True
-            refusal = Refused(503, "closed", "the server is stopping")
+            refusal = RequestRefused(503, "closed", "the server is stopping")
             transport.write(self._encode_refusal(refusal))
             transport.close()
         if task is not None:
             task.cancel()
 
-    def _refuse(self, refusal: Refused) -> None:
+    def _refuse(self, refusal: RequestRefused) -> None:
         """The last answer of this connection, after those that come before it."""
         self._is_over = True
         self._parser.forget_body()
@@ -391,7 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._wait(refusal)
 
-    def _send_refusal(self, refusal: Refused) -> None:
+    def _send_refusal(self, refusal: RequestRefused) -> None:
         self.transport.write(self._encode_refusal(refusal))
         if self.transport.can_write_eof():
             # Closing on unread bytes makes the kernel reset the connection, and the client would
@@ -401,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._close()
 
-    def _encode_refusal(self, refusal: Refused) -> bytes:
+    def _encode_refusal(self, refusal: RequestRefused) -> bytes:
         self._app.note_error(refusal.code)
         path = self._parser.url.decode("latin-1").partition("?")[0]
         response = self._app.refuse(
@@ -431,4 +435,4 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
         else:
             what = "head" if self._parser.phase is Phase.HEAD else "body"
-            self._refuse(Refused(408, "timeout", f"the {what} of the request took too long"))
+            self._refuse(RequestRefused(408, "timeout", f"the {what} of the request took too long"))

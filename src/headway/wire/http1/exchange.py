@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from headway.errors import HeadwayError
-from headway.wire.application import Application
+from headway.wire.application import HttpApplication
 from headway.wire.body_room import joined
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
@@ -62,7 +62,7 @@ class Exchange:
         "writable",
     )
 
-    def __init__(self, app: Application, loop: asyncio.AbstractEventLoop, link: Link) -> None:
+    def __init__(self, app: HttpApplication, loop: asyncio.AbstractEventLoop, link: Link) -> None:
         self._app = app
         self._handle = app.handle
         self._loop = loop

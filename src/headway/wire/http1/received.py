@@ -16,7 +16,7 @@ class Phase(Enum):
     BODY = 2
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Raised in the parser's callbacks to stop it."""
 
     def __init__(self, status: int, code: str, message: str, headers: Headers = ()) -> None:
@@ -37,7 +37,7 @@ class Received(NamedTuple):
         return len(self.request.body) + sum(map(len, self.parts))
 
 
-Turn: TypeAlias = Received | Refused
+Turn: TypeAlias = Received | RequestRefused
 
 
 def request_of(method: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes) -> Request:

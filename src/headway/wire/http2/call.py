@@ -13,7 +13,7 @@ from headway.wire.http2 import heads
 from headway.wire.http2.call_state import WINDOW, CallState, wake
 from headway.wire.http2.frames import Code, StreamFailed
 from headway.wire.http2.heads import Metadata, Value
-from headway.wire.http2.inbox import Broken, Message, TooLong, prefix_of, whole
+from headway.wire.http2.inbox import Broken, GrpcMessage, TooLong, prefix_of, whole
 from headway.wire.http2.status import Aborted, Status
 from headway.wire.writes import StreamSink
 
@@ -22,13 +22,13 @@ ENCODINGS = frozenset(["identity", "gzip", "deflate"])
 _SMALL = 2**10  # bytes of a whole message that are not counted
 
 
-class Call(CallState):
+class GrpcCall(CallState):
     __slots__ = ()
 
     # ---- the connection calls
 
     def start(self, head_bytes: int) -> None:
-        """Its head is here; so much of it is worth counting."""
+        """The head has arrived; `head_bytes` of it are counted."""
         if head_bytes or self.method.takes_stream:
             try:
                 self._base_bytes = head_bytes
@@ -133,7 +133,7 @@ class Call(CallState):
 
     # ---- running
 
-    async def _run_packed(self, message: Message) -> None:
+    async def _run_packed(self, message: GrpcMessage) -> None:
         try:
             request = self.method.parse(await self._unpacked(message))
         except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
@@ -146,7 +146,7 @@ class Call(CallState):
         try:
             await self._respond(request)
         except Aborted:
-            pass  # it has said why
+            pass  # the status has been sent
         except asyncio.CancelledError as error:
             if is_asked_to_stop(error):
                 raise
@@ -200,7 +200,7 @@ class Call(CallState):
             self._refuse_request(error)
             return await self._wire.loop.create_future()  # until the call is cancelled: it is
 
-    async def _wait_message(self) -> Message | None:
+    async def _wait_message(self) -> GrpcMessage | None:
         inbox = self._inbox
         assert inbox is not None, "a call of one request has been read"
         while not self.is_over:
@@ -308,7 +308,7 @@ class Call(CallState):
 class _Requests:
     """All requests of a call, as its method reads them."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GrpcCall) -> None:
         self._call = call
 
     def __aiter__(self) -> Self:

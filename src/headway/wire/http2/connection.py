@@ -11,16 +11,16 @@ from typing import NamedTuple, cast
 
 from headway.wire.connections import client_of
 from headway.wire.http2 import frames, heads
-from headway.wire.http2.budget import Account
-from headway.wire.http2.call import ENCODINGS, Call
+from headway.wire.http2.budget import PeerAccount
+from headway.wire.http2.call import ENCODINGS, GrpcCall
 from headway.wire.http2.call_state import WINDOW
 from headway.wire.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
-from headway.wire.http2.gathering import GatheringTransport
-from headway.wire.http2.heads import Head, HeadReader
+from headway.wire.http2.heads import CallHead, HeadReader
+from headway.wire.http2.joined_writes import GatheringTransport
 from headway.wire.http2.lifetime import RESET_COSTS, Lifetime, Owner
 from headway.wire.http2.method import Method
-from headway.wire.http2.status import Refusal, Status
-from headway.wire.limits import Limits
+from headway.wire.http2.status import CallRefusal, Status
+from headway.wire.limits import ConnectionLimits
 
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
@@ -34,7 +34,7 @@ _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stre
 
 
 class _Partial(NamedTuple):
-    """A header block whose end has not come."""
+    """A header block that is not complete."""
 
     stream_id: int
     flags: int
@@ -45,7 +45,7 @@ class Connection(Lifetime):
     def __init__(
         self,
         find: Callable[[str], Method | None],
-        config: Limits,
+        config: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
         owner: Owner,
         *,
@@ -74,7 +74,7 @@ class Connection(Lifetime):
         self._client = client_of(host)
         self.peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         self._heard_at = self._only_since = now = self.loop.time()
-        self._account = Account(self._owner.budget_of(host), self._owner.room, now)
+        self._account = PeerAccount(self._owner.budget_of(host), self._owner.room, now)
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         first = {
             frames.MAX_CONCURRENT_STREAMS: MAX_CALLS,
@@ -233,7 +233,7 @@ class Connection(Lifetime):
                 raise
             if self._heads.cost > _FREE_HEAD:
                 self._charge(self._heads.cost - _FREE_HEAD)
-            if not self._is_last:  # else GOAWAY has said that we do not see it
+            if not self._is_last:  # else we have sent GOAWAY, and ignore it
                 self._open(stream_id, head, is_last=is_last)
             return
         self._heads.decode(block)
@@ -245,7 +245,7 @@ class Connection(Lifetime):
             raise StreamFailed(Code.PROTOCOL_ERROR, "trailers end a stream")
         call.receive(b"", 0, is_last=True)
 
-    def _open(self, stream_id: int, head: Head, *, is_last: bool) -> None:
+    def _open(self, stream_id: int, head: CallHead, *, is_last: bool) -> None:
         if len(self._calls) >= MAX_CALLS:
             raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once")
         method = self._find(head.path)
@@ -255,7 +255,7 @@ class Connection(Lifetime):
         caller = None
         if self._admit is not None:
             admitted = self._admit(head.path, head.metadata)
-            if isinstance(admitted, Refusal):
+            if isinstance(admitted, CallRefusal):
                 self._charge(RESET_COSTS + self._heads.cost)
                 call = self._new_call(stream_id, head, _NO_METHOD, is_last=is_last)
                 call.is_refused = True
@@ -276,15 +276,17 @@ class Connection(Lifetime):
             raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once without a key")
         self._open_calls += 1
 
-    def _new_call(self, stream_id: int, head: Head, method: Method, *, is_last: bool) -> Call:
-        call = Call(self, stream_id, head, method, self._first_window, self._heard_at)
+    def _new_call(
+        self, stream_id: int, head: CallHead, method: Method, *, is_last: bool
+    ) -> GrpcCall:
+        call = GrpcCall(self, stream_id, head, method, self._first_window, self._heard_at)
         call.is_received = is_last
         if self._heads.cost:
             call.head_cost = min(self._heads.cost, _FREE_HEAD)
         self._calls[stream_id] = call
         return call
 
-    def _refuse(self, call: Call, method: Method | None) -> None:
+    def _refuse(self, call: GrpcCall, method: Method | None) -> None:
         """There is no such call, for any client."""
         self._charge(RESET_COSTS + self._heads.cost)
         call.is_refused = True
@@ -295,8 +297,8 @@ class Connection(Lifetime):
         elif method is None:
             call.end(Status.UNIMPLEMENTED, "Method not found!")
         else:
-            said = f"the encoding {call.head.encoding!r} is not known"
-            call.end(Status.UNIMPLEMENTED, said)
+            text = f"the encoding {call.head.encoding!r} is not known"
+            call.end(Status.UNIMPLEMENTED, text)
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._charge()
@@ -370,7 +372,7 @@ class Connection(Lifetime):
                 self._send_some(call)
 
     def _look_at(self, calls: int) -> None:
-        """A window changes for so many."""
+        """A window changes for this many calls."""
         self._charge(calls // _CALLS_A_UNIT)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:

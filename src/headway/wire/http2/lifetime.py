@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2 import frames
-from headway.wire.http2.budget import Account, Budget
+from headway.wire.http2.budget import Budget, PeerAccount
 from headway.wire.http2.call_state import CallState
 from headway.wire.http2.frames import Code, ConnectionFailed
 from headway.wire.http2.heads import Metadata
 from headway.wire.http2.sending import Sending
 from headway.wire.http2.status import Status
-from headway.wire.limits import Limits
+from headway.wire.limits import ConnectionLimits
 from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
@@ -56,11 +56,13 @@ class Owner(Protocol):
 class Lifetime(Sending):
     """Between the sending half and the one that hears."""
 
-    def __init__(self, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
+    def __init__(
+        self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: Owner
+    ) -> None:
         super().__init__(loop)
         self._config = config
         self._owner = owner
-        self._account: Account = None  # type: ignore[assignment]  # until connected
+        self._account: PeerAccount = None  # type: ignore[assignment]  # until connected
         self._client = ""  # its address; until connected
         self._open_calls = 0  # those that need no key
         self._highest_id = 0
@@ -151,7 +153,7 @@ class Lifetime(Sending):
         self._close_if_done()
 
     def cut(self) -> None:
-        """Time is up: calls that still wait are told so."""
+        """The drain has ended: refuse the calls that still wait."""
         for call in list(self._calls.values()):
             call.end(Status.UNAVAILABLE, "the server is stopping")
             call.cancel()

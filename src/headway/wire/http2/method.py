@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headway.wire.http2.status import Refusal
+from headway.wire.http2.status import CallRefusal
 from headway.wire.messages import Pending
 from headway.wire.writes import Writes
 
@@ -19,7 +19,7 @@ class Direct(Protocol):
         """None: the request is not of that kind."""
         ...
 
-    def refusal_of(self, error: BaseException) -> Refusal: ...
+    def refusal_of(self, error: BaseException) -> CallRefusal: ...
 
 
 class Method(NamedTuple):
@@ -63,7 +63,7 @@ class Wire(Protocol):
     def finish(self, call: "CallState", trailers: bytes) -> None: ...
 
     def give_back(self, call: "CallState", size_bytes: int) -> None:
-        """It may send so much more."""
+        """Open its window by this many bytes."""
         ...
 
     def left(self, task: "asyncio.Task[None]") -> None:

@@ -10,7 +10,7 @@ from headway.model import Tensor
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.service.requests import InferRequest
-from headway.server.service.tensors import Limits, TensorSignature
+from headway.server.service.tensors import RequestLimits, TensorSignature
 
 NUMBERS = TensorSignature([Tensor("x", "float32", (-1, -1))], [])
 
@@ -39,8 +39,28 @@ def test_what_does_not_fit_is_refused_by_what_it_says_of_itself(
         messages.check_promised(asked, NUMBERS)
 
 
+def test_more_tensors_than_anybody_has_are_refused_before_they_are_looked_at() -> None:
+    asked = pb.ModelInferRequest.FromString(b"\x2a\0" * 2000)  # empty inputs
+    with pytest.raises(InputTooLarge, match="1024 inputs"):
+        messages.check_promised(asked, NUMBERS)
+
+
+def test_typed_contents_have_a_limit_of_their_own() -> None:
+    asked = request("INT64", [1, messages.MOST_TYPED + 1], int64_contents=[1])
+    with pytest.raises(InputTooLarge, match="raw_input_contents may have more"):
+        messages.decode(asked)
+
+
+def test_more_parameters_than_anybody_has_are_refused() -> None:
+    asked = pb.ModelInferRequest()
+    for number in range(2000):
+        asked.parameters[f"p{number}"].int64_param = 1
+    with pytest.raises(InvalidInput, match="at most 1024"):
+        messages.decode(asked)
+
+
 def test_shared_memory_keeps_to_the_limit_on_elements() -> None:
-    signature = TensorSignature([Tensor("x", "float32", (-1, -1))], [], Limits(elements=100))
+    signature = TensorSignature([Tensor("x", "float32", (-1, -1))], [], RequestLimits(elements=100))
     asked = request("FP32", [1, 101])
     asked.inputs[0].parameters["shared_memory_region"].string_param = "r"
     asked.inputs[0].parameters["shared_memory_byte_size"].int64_param = 404

@@ -12,7 +12,7 @@ from headway.hosting.registry import Ask
 from headway.hosting.streaming import ServedStream
 from headway.model import END
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
-from headway.server.service.events import Events
+from headway.server.service.event_stream import Events
 
 
 class Connection:

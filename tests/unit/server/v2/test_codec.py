@@ -18,7 +18,7 @@ from headway.server.service.requests import (
     SharedSlice,
     check_outputs,
 )
-from headway.server.service.tensors import Array, Limits, TensorSignature
+from headway.server.service.tensors import Array, RequestLimits, TensorSignature
 
 
 def body(*inputs: dict[str, Any], **more: Any) -> bytes:
@@ -306,7 +306,7 @@ def test_what_takes_long_to_decode_is_known_beforehand() -> None:
 
 def test_json_beyond_its_limit_is_refused_and_binary_tensors_are_named() -> None:
     signature = TensorSignature(
-        [Tensor("x", "float32", (-1, 2))], [], Limits(json_bytes=2 * SMALL_BYTES)
+        [Tensor("x", "float32", (-1, 2))], [], RequestLimits(json_bytes=2 * SMALL_BYTES)
     )
     body = b'{"inputs":[' + b" " * (2 * SMALL_BYTES) + b"]}"
     with pytest.raises(InputTooLarge, match="binary tensors"):

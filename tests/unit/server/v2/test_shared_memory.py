@@ -17,7 +17,7 @@ from headway.server.families.v2.operations import Asked, Operations
 from headway.server.service.inference import Inference
 from headway.server.service.requests import SharedSlice
 from headway.server.service.shared_memory import MAX_REGIONS, SharedRegions
-from headway.server.service.tensors import Limits, TensorSignature
+from headway.server.service.tensors import RequestLimits, TensorSignature
 
 
 @pytest.fixture
@@ -168,6 +168,6 @@ def test_shared_memory_keeps_to_the_limit_on_elements(regions: SharedRegions) ->
     register(regions)
     where = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     tensor = {"name": "x", "shape": [4], "datatype": "UINT8", "parameters": where}
-    signature = TensorSignature((), (), Limits(elements=3))
+    signature = TensorSignature((), (), RequestLimits(elements=3))
     with pytest.raises(InputTooLarge, match="more than 3 elements"):
         codec.decode(json.dumps({"inputs": [tensor]}).encode(), None, signature=signature)

@@ -38,7 +38,7 @@ from headway.server.families.huggingface.tasks import (
 from headway.server.families.openai.rerank import Reranking, RerankRequest
 from headway.server.families.plain.handlers import Plain
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import Task, check_does, only_one, task_of
+from headway.server.service.model_tasks import Task, check_does, only_one, task_of
 from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.routes import Gives, Route, Takes, no_query
 from headway.server.service.vectors import MAX_INPUTS

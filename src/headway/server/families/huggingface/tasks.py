@@ -19,7 +19,7 @@ from headway.server.bodies.json_body import (
     in_words,
     mistake_of,
 )
-from headway.server.service.kinds import Task, check_does, task_of
+from headway.server.service.model_tasks import Task, check_does, task_of
 from headway.server.service.options import ask_of
 from headway.server.service.vectors import check_ids, shortened, texts_of
 from headway.signature.foreign import plain_of
@@ -38,13 +38,13 @@ class EmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     encoding_format: Literal["float"] | None = None
 
 
-class Sentences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SimilarityInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_sentence: str
     sentences: list[str]
 
 
 class SimilarityRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    inputs: Sentences
+    inputs: SimilarityInputs
     truncate: bool | None = None
     truncation_direction: str | None = None
 
@@ -185,8 +185,8 @@ async def _draw(request: Request, served: ServedModel) -> Response:
         "guidance": asked.guidance_scale,
         "seed": asked.seed,
     }
-    wishes = {name: value for name, value in given.items() if value is not None}
-    ask = ask_of(wishes, request)
+    parameters = {name: value for name, value in given.items() if value is not None}
+    ask = ask_of(parameters, request)
     image = await served.predict(asked.inputs, ask)
     return Response(bytes(image), content_type="image/png", headers=ask.headers())
 
@@ -234,7 +234,7 @@ def truncating(
     asked: EmbedRequest | SimilarityRequest | ClassifyRequest | RankTextsRequest,
     served: ServedModel,
 ) -> dict[str, Any]:
-    """For the model. One that knows nothing of it never cuts, so it need not be told not to."""
+    """The model's parameter. A model without it never cuts texts."""
     direction = asked.truncation_direction
     if direction is not None and direction.lower() != "right":
         raise InvalidInput(

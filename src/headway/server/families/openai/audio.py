@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.server.auth.access import Access
-from headway.server.families.openai.forms import read_form
+from headway.server.bodies.multipart_form import read_form
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_for_task
 from headway.server.service.routes import Errors, Gives, Route, Takes, no_query
@@ -80,7 +80,7 @@ class Transcription(TypedDict):
     usage: AudioUsage
 
 
-class Segment(TypedDict):
+class TranscriptSegment(TypedDict):
     id: int
     start: float
     end: float
@@ -94,7 +94,7 @@ class VerboseTranscription(TypedDict):
     task: Literal["transcribe"]
     duration: float
     text: str
-    segments: list[Segment]
+    segments: list[TranscriptSegment]
     language: NotRequired[str]
 
 

@@ -17,24 +17,26 @@ from headway.server.bodies.neutral import Neutral, is_neutral
 from headway.server.families.openai.answers import (
     ChatChoice,
     ChatCompletion,
+    UsageCount,
     chat_completion,
     chat_head,
 )
-from headway.server.families.openai.asking import (
-    Generating,
+from headway.server.families.openai.generation_request import (
+    CHAT,
+    MESSAGE,
+    PART,
+    GenerationRequest,
     check_room,
     language_of,
     too_long,
 )
-from headway.server.families.openai.events import DONE, answered, event_of
 from headway.server.families.openai.logprobs import chat_entry, chat_logprobs
-from headway.server.families.openai.neutral import CHAT, MESSAGE, PART
 from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
-from headway.server.families.openai.usage import Usage
+from headway.server.families.openai.writer import Writer, answered, event_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.routes import Errors, Gives, Route, Takes
-from headway.wire.messages import Answer, Headers, Request, Response
+from headway.wire.messages import Answer, Request
 
 MOST_MESSAGES = 4096
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
@@ -44,9 +46,9 @@ _encode = msgspec.json.Encoder().encode
 _UNSUPPORTED = ("reasoning_effort", "audio", "prediction", "web_search_options", "chat_template")
 
 
-class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
-        **Generating.UNSUPPORTED,
+        **GenerationRequest.UNSUPPORTED,
         **dict.fromkeys(_UNSUPPORTED, ""),
         "prompt": "/v1/completions takes it; here a prompt is a message",
         "input": "this route takes messages",
@@ -95,7 +97,7 @@ async def _answer(request: Request, asked: ChatRequest, served: ServedModel) -> 
     messages = checked_messages(asked.messages)
     ask = ask_of({}, request)
     generation = await _generation(asked, messages, language)
-    usage = Usage(1, len(generation.prompts[0]), asked.n)
+    usage = UsageCount(1, len(generation.prompts[0]), asked.n)
     stream = cast(ServedStream, served.stream(generation, ask))
     writer = ChatWriter(asked, served.name, language, usage, ask)
     return await answered(stream, writer, as_events=asked.stream)
@@ -108,15 +110,15 @@ async def _generation(
         asked = msgspec.structs.replace(asked, max_tokens=_most(asked))
     if asked.top_logprobs is not None and not asked.logprobs:
         raise InvalidInput("top_logprobs: needs logprobs = true")
-    wishes = await asked.wishes(
+    sampling = await asked.sampling(
         language, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None
     )
     try:
         ids = await language.encode_chat(messages)
     except InputTooLarge as error:
         raise too_long(error) from None
-    check_room(language, len(ids), wishes, "messages")
-    return Generation((tuple(ids),), wishes, asked.n, shows_empty=asked.counts_always)
+    check_room(language, len(ids), sampling, "messages")
+    return Generation((tuple(ids),), sampling, asked.n, shows_empty=asked.counts_always)
 
 
 def _most(asked: ChatRequest) -> int:
@@ -190,22 +192,18 @@ def _part(part: Any, where: str) -> str:
 # ---- answers
 
 
-class ChatWriter:
-    """Spells one request's answers."""
-
+class ChatWriter(Writer):
     def __init__(
-        self, asked: ChatRequest, model: str, language: Language, usage: Usage, ask: Ask
+        self, asked: ChatRequest, model: str, language: Language, usage: UsageCount, ask: Ask
     ) -> None:
+        self._head = chat_head(model)
+        chunk_head = {**self._head, "object": "chat.completion.chunk"}
+        super().__init__(asked, chunk_head, usage, ask)
         self._asked = asked
         self._language = language
-        self._usage = usage
-        self._story = ask.story
-        self._explains = ask.story is not None
-        self._begun: dict[int, bytes] = {}  # by choice: what stands before each of its texts
-        self._head = chat_head(model)
-        start = _encode({**self._head, "object": "chat.completion.chunk"})[:-1]
+        self._begun: dict[int, bytes] = {}  # by choice: the beginning of each of its texts
         # A chunk with a text in it, the commonest one, up to the choice's number and to the text.
-        self._start = b"data: " + start + b',"choices":[{"index":'
+        self._start = b"data: " + _encode(chunk_head)[:-1] + b',"choices":[{"index":'
         self._counts = asked.counts_always
         self._set_end()
 
@@ -245,26 +243,11 @@ class ChatWriter:
             written += self._chunk(piece.choice, {}, None, piece.finish_reason)
         return written
 
-    def tail(self) -> bytes:
-        head = {**self._head, "object": "chat.completion.chunk"}
-        last = b""
-        if self._explains:
-            more = {"usage": None} if self._asked.includes_usage else {}
-            last += event_of({**head, "choices": [], **more, "headway": self._usage.headway()})
-        if self._asked.includes_usage:
-            last += event_of({**head, "choices": [], "usage": self._usage.as_json()})
-        return last + DONE
-
-    def whole(self, pieces: list[AnswerPiece]) -> Response:
+    def answer(self, pieces: list[AnswerPiece]) -> ChatCompletion:
         for piece in pieces:
             self._usage.add(piece)
         choices = [self._choice(index, pieces) for index in range(self._asked.n)]
-        body = chat_completion(self._head, choices, self._usage.as_json())
-        headers: Headers = ()
-        if self._story is not None:
-            self._story.tell(self._usage.met.values())
-            headers = self._story.headers()
-        return Response(_encode(body), headers=headers)
+        return chat_completion(self._head, choices, self._usage.as_json())
 
     def _choice(self, index: int, pieces: list[AnswerPiece]) -> ChatChoice:
         own = [piece for piece in pieces if piece.choice == index]
@@ -284,8 +267,7 @@ class ChatWriter:
         self, choice: int, delta: dict[str, Any], logprobs: Any, reason: str | None
     ) -> bytes:
         made: dict[str, Any] = {
-            **self._head,
-            "object": "chat.completion.chunk",
+            **self._event_head,
             "choices": [
                 {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             ],

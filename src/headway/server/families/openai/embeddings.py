@@ -26,7 +26,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     user: str | None = None
 
 
-class Embedding(TypedDict):
+class EmbeddingObject(TypedDict):
     object: Literal["embedding"]
     index: int
     embedding: list[float] | str  # base64
@@ -40,11 +40,11 @@ class EmbeddingsUsage(TypedDict):
 class EmbeddingsAnswer(TypedDict):
     object: Literal["list"]
     model: str
-    data: list[Embedding]
+    data: list[EmbeddingObject]
     usage: EmbeddingsUsage
 
 
-class Embeddings:
+class EmbeddingsRoutes:
     """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
@@ -64,8 +64,8 @@ class Embeddings:
 
     async def embeddings(self, request: Request, asked: EmbeddingsRequest) -> Response:
         served = await find_for_task(self._inference, request, asked.model, "feature-extraction")
-        wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
-        ask = ask_of(wishes, request)
+        parameters = {} if asked.truncate is None else {"truncate": asked.truncate}
+        ask = ask_of(parameters, request)
         texts = texts_of(asked.input, "input")
         check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)

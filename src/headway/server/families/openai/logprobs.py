@@ -1,4 +1,4 @@
-"""How likely the tokens of an answer were, as OpenAI's two routes spell it."""
+"""Log-probabilities of tokens, in the form of OpenAI's two routes."""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -38,8 +38,8 @@ def chat_entry(piece: AnswerPiece, language: Language) -> ChatLogprob | None:
     if piece.token is None or piece.logprobs is None:
         return None
     return {
-        **_spelled(language, piece.token, piece.logprobs.chosen),
-        "top_logprobs": [_spelled(language, token, value) for token, value in piece.logprobs.top],
+        **_entry(language, piece.token, piece.logprobs.chosen),
+        "top_logprobs": [_entry(language, token, value) for token, value in piece.logprobs.top],
     }
 
 
@@ -108,14 +108,14 @@ def _top(language: Language, token: int, logprobs: Logprobs) -> dict[str, float]
 
 def _name(language: Language, token: int) -> str:
     """As a key: tokens that are no text by themselves must not be taken for one another."""
-    spelled = language.bytes_of(token)
+    raw = language.bytes_of(token)
     try:
-        return spelled.decode()
+        return raw.decode()
     except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{each:02x}" for each in spelled)
+        return "bytes:" + "".join(f"\\x{each:02x}" for each in raw)
 
 
-def _spelled(language: Language, token: int, value: float) -> TokenLogprob:
+def _entry(language: Language, token: int, value: float) -> TokenLogprob:
     return {
         "token": _text(language, token),
         "logprob": max(LEAST, value),

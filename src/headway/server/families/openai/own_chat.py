@@ -18,9 +18,9 @@ from headway.server.families.openai.answers import (
     chat_completion,
     chat_head,
 )
-from headway.server.families.openai.events import DONE, error_event, event_of
-from headway.server.families.v2.generating import single, whole
-from headway.server.service.events import Events
+from headway.server.families.openai.writer import DONE, error_event, event_of
+from headway.server.families.v2.text_generation import single, whole
+from headway.server.service.event_stream import Events
 from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints
 from headway.wire.messages import EVENT_HEADERS, Answer, Response, StreamResponse
@@ -83,7 +83,7 @@ class _EventWriter:
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = head
-        self._role = {"role": "assistant"}  # said with the first
+        self._role = {"role": "assistant"}  # sent with the first
 
     def event_of(self, chunk: Any) -> bytes:
         value = self._value({**self._role, "content": _text(chunk)})

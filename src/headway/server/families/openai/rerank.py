@@ -78,12 +78,12 @@ class Reranking:
     async def rerank(self, request: Request, asked: RerankRequest) -> Response:
         texts = _texts(asked)
         served = await find_for_task(self._inference, request, asked.model, "text-ranking")
-        wishes: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         if asked.truncate is not None or served.takes_parameter("truncate"):
-            wishes["truncate"] = asked.truncate is not False
+            parameters["truncate"] = asked.truncate is not False
         if asked.max_tokens_per_doc is not None:
-            wishes["max_tokens_per_doc"] = asked.max_tokens_per_doc
-        ask = ask_of(wishes, request)
+            parameters["max_tokens_per_doc"] = asked.max_tokens_per_doc
+        ask = ask_of(parameters, request)
         pairs = [{"query": asked.query, "document": text} for text in texts]
         scores = await served.predict_many(pairs, ask)
         answer: RerankAnswer = {

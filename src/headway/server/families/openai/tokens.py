@@ -10,9 +10,9 @@ from headway.hosting.generation.language import Language
 from headway.server.auth.access import Access
 from headway.server.bodies.background import background
 from headway.server.bodies.encoding import encode_json
-from headway.server.families.openai.asking import language_of
 from headway.server.families.openai.chat import checked_messages
-from headway.server.service.adapting import book_of
+from headway.server.families.openai.generation_request import language_of
+from headway.server.service.adapters import book_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.routes import Errors, Gives, Route, Takes

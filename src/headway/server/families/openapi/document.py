@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
-from headway.server.families.openapi.operations import (
+from headway.server.families.openapi.operation_parts import (
     URGENCY,
     Operation,
     answer_of,
@@ -19,7 +19,7 @@ from headway.server.families.openapi.operations import (
 )
 from headway.server.families.openapi.own_routes import OWN, own_name, own_routes
 from headway.server.families.openapi.schemas import COMPONENTS, KEYS, PARAMETERS, schemas_of
-from headway.server.service import kinds
+from headway.server.service import model_tasks
 from headway.server.service.examples import Schema
 from headway.server.service.routes import Gives, Route, Takes
 
@@ -62,7 +62,7 @@ def document_of(
     for row in described:
         operation = _operation(row, served, schemas, has_keys=has_keys)
         paths.setdefault(row.template, {})[row.method.lower()] = operation
-    if len(served) == 1 and not kinds.classifies_texts(served[0]):
+    if len(served) == 1 and not model_tasks.classifies_texts(served[0]):
         only = paths[f"/v1/predict/{served[0].name}"]["post"]
         paths["/predict"] = {"post": {**only, "operationId": "predict_only"}}
     document: dict[str, Any] = {
@@ -115,7 +115,7 @@ def _operation(
     )
     if has_keys and row.access is Access.OPEN:
         found["security"] = []
-    if row.task is not None and not any(kinds.does(model, row.task) for model in served):
+    if row.task is not None and not any(model_tasks.does(model, row.task) for model in served):
         found[UNANSWERED] = True
     return found
 
@@ -149,7 +149,7 @@ def _with_model(row: Route, takes: Takes, served: Sequence[ServedModel]) -> dict
     """An example that names a model, where it needs one."""
     if not takes.names_model:
         return dict(takes.example)
-    able = (model.name for model in served if row.task and kinds.does(model, row.task))
+    able = (model.name for model in served if row.task and model_tasks.does(model, row.task))
     return {"model": next(able, "name of a model"), **takes.example}
 
 
@@ -174,5 +174,5 @@ def _path_part(name: str, served: Sequence[ServedModel]) -> dict[str, Any]:
 
 def _shown(model: ServedModel) -> dict[str, Any]:
     """What /docs shows first: its name, and where it is called."""
-    operation = operation_id("POST", CHAT) if kinds.generates(model) else own_name(model)
+    operation = operation_id("POST", CHAT) if model_tasks.generates(model) else own_name(model)
     return {"name": model.name, "version": model.version, "operation": operation}

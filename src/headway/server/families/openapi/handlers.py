@@ -7,7 +7,7 @@ import msgspec
 
 from headway.server.auth.access import Access
 from headway.server.families.openapi.document import document_of
-from headway.server.service.models import Models
+from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Gives, Route
 from headway.wire.messages import Request, Response
 
@@ -24,7 +24,7 @@ class OpenAPI:
 
     def __init__(
         self,
-        models: Models,
+        models: VisibleModels,
         rows: Sequence[Route],
         *,
         version: str = "0",
@@ -55,7 +55,7 @@ class OpenAPI:
         ]
 
     async def root(self, request: Request) -> Response:
-        """A browser is led to the page; a program is told what there is."""
+        """A browser is sent to /docs; a program gets the models and links."""
         if "text/html" in request.headers.get("accept", ""):
             return Response(status=307, content_type="text/plain", headers=(("Location", "docs"),))
         names = self._models.names(request.caller)  # none without a key

@@ -7,7 +7,7 @@ import msgspec
 
 from headway.hosting.registry import ItemsMean, ServedModel
 from headway.server.auth.access import Access
-from headway.server.families.openapi.operations import (
+from headway.server.families.openapi.operation_parts import (
     URGENCY,
     Operation,
     answer_of,

@@ -102,7 +102,7 @@ DETAILS: dict[str, dict[str, Schema]] = {
     "GenerateRequest": {"parameters": nullable(_PARAMETERS)},
     "TranscriptionForm": {"file": {"type": "string", "format": "binary"}},
 }
-# What fields are called whose names depend on the model.
+# Descriptions of the fields whose names depend on the model.
 OTHER_FIELDS = {
     "GenerateRequest": "inputs by their own names, and parameters",
     "GenerateResponse": "outputs by name; a text is `text_output`",

@@ -1,4 +1,4 @@
-"""The commonest request of the plain route, compiled for one model: JSON, one value, no wishes.
+"""The commonest request of the plain route, compiled for one model: JSON, one value, no options.
 
 Whatever is not exactly that (a batch, an upload, a mistake) is None here, and goes the general way,
 which also says what is wrong. Both ways give the same values and the same bytes.
@@ -18,7 +18,7 @@ from headway.model import Tensor
 from headway.server.bodies.encoding import is_large
 from headway.server.bodies.json_body import SMALL_BYTES
 from headway.server.families.plain.answers import NOT_JSON
-from headway.server.service.direct import DirectCodec, DirectRequest
+from headway.server.service.direct_path import DirectCodec, DirectRequest
 from headway.server.service.dtypes import of_tensor
 from headway.server.service.json_data import element_type
 from headway.signature import Side

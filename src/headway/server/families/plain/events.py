@@ -7,8 +7,8 @@ import msgspec
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.families.plain.answers import NOT_JSON
-from headway.server.families.v2.generating import single
-from headway.server.service.events import Events
+from headway.server.families.v2.text_generation import single
+from headway.server.service.event_stream import Events
 from headway.signature.foreign import encode_plain
 from headway.wire.messages import EVENT_HEADERS, StreamResponse
 

@@ -28,8 +28,8 @@ from headway.server.families.plain.answers import (
 from headway.server.families.plain.direct import is_direct, plain_codec
 from headway.server.families.plain.events import answer_events
 from headway.server.families.plain.uploads import is_upload, read_upload
-from headway.server.families.v2.generating import whole
-from headway.server.service.direct import DirectPath
+from headway.server.families.v2.text_generation import whole
+from headway.server.service.direct_path import DirectPath
 from headway.server.service.examples import example_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake
@@ -121,16 +121,16 @@ def _hint(value: Any, schema: dict[str, Any]) -> str:
     if _innermost(example) is None:  # nothing is known of the values
         return ""
     if _is_of_rows(value, example):
-        said = json.dumps({"items": [example, example]}, ensure_ascii=False)
-        said = said if len(said) <= _MOST_SHOWN else '{"items": [...]}'
-        return f"; several rows are sent as {said}"
+        example_text = json.dumps({"items": [example, example]}, ensure_ascii=False)
+        example_text = example_text if len(example_text) <= _MOST_SHOWN else '{"items": [...]}'
+        return f"; several rows are sent as {example_text}"
     if type(value) is dict and not takes_object(schema):
         return f"; the body is the value itself, as in {json.dumps(example, ensure_ascii=False)}"
     return ""
 
 
 def _is_of_rows(value: Any, example: Any) -> bool:
-    """Whether it, or one of its fields, is a list of what stands in the example: the rows of an
+    """Whether it, or one of its fields, is a list of what the example has: the rows of an
     array, as the v2 routes and Python take them. The name of the one field may be too much."""
     if type(value) is dict and type(example) is dict:
         return any(_is_of_rows(value[name], example[name]) for name in value.keys() & example)
@@ -208,7 +208,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _plain_or_error(value: Any) -> Any:
-    """For results that may stand beside errors: one that failed is told in its place."""
+    """For results beside errors: a failed one is replaced by its error."""
     return {"error": str(value)} if isinstance(value, HeadwayError) else plain_of(value)
 
 

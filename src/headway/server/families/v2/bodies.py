@@ -14,7 +14,7 @@ class IndexRequest(Struct, frozen=True, forbid_unknown_fields=True):
     ready: bool = False
 
 
-class IndexEntry(Struct, frozen=True):
+class RepositoryEntry(Struct, frozen=True):
     name: str
     version: str
     state: str

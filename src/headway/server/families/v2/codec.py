@@ -133,7 +133,7 @@ def is_large(body: bytes, header_length: int | None, signature: TensorSignature)
 def _parse(
     body: bytes, header_length: int | None, signature: TensorSignature
 ) -> tuple[WireRequest, "_Tail"]:
-    """What the request says of its tensors, whose data is not decoded yet."""
+    """The request, with its tensors' data not decoded yet."""
     if header_length is None:
         return _decode_json(body, signature), _NO_TAIL
     if not 0 < header_length <= len(body):

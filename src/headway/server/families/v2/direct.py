@@ -1,4 +1,4 @@
-"""The commonest v2 request, compiled for one model: JSON, one row of each input, no wishes.
+"""The commonest v2 request, compiled for one model: JSON, one row of each input, no options.
 
 msgspec decodes and checks it in one go against types made from the signature. Whatever is not
 exactly that (binary, more rows, parameters, chosen outputs, a mistake) is None here, and goes the
@@ -14,7 +14,7 @@ import numpy
 from msgspec import Meta
 
 from headway.server.bodies.json_body import SMALL_BYTES
-from headway.server.service.direct import DirectRequest
+from headway.server.service.direct_path import DirectRequest
 from headway.server.service.dtypes import BYTES, Datatype
 from headway.server.service.json_data import element_type, json_data
 from headway.server.service.requests import is_large_json

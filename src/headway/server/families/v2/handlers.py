@@ -14,15 +14,15 @@ from headway.server.auth.access import Access
 from headway.server.auth.keys import check_whole_server
 from headway.server.bodies.json_body import decode_fields
 from headway.server.bodies.own_headers import timeout_s
-from headway.server.families.v2 import codec, generating
+from headway.server.families.v2 import codec, text_generation
 from headway.server.families.v2.bodies import Live, ModelNames, ModelReady, Ready
 from headway.server.families.v2.codec import WireRequest, WireResponse
 from headway.server.families.v2.direct import direct_codec
 from headway.server.families.v2.operations import MODEL, OPERATIONS, Asked, Operation, Operations
-from headway.server.service.direct import DirectPath, of_rows
+from headway.server.service.direct_path import DirectPath, of_rows
 from headway.server.service.dtypes import of_tensor
 from headway.server.service.examples import IMAGE
-from headway.server.service.inference import Decode, Inference
+from headway.server.service.inference import DecodeRequest, Inference
 from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.requests import InferRequest
 from headway.server.service.routes import Errors, Gives, Handler, Route, Takes, no_query
@@ -70,24 +70,24 @@ class V2:
             ),
             gives=Gives(WireResponse),
         )
-        generate = Route(
+        generating = Route(
             *("POST", f"{path}/generate", self.generate, Access.INFER, Errors.TRITON),
             tag="v2",
             summary="Text, or any value, through a model",
             takes=Takes(
-                generating.GenerateRequest,
+                text_generation.GenerateRequest,
                 {"text_input": "hello"},
                 is_decoded=False,
                 null_is_absence=False,
             ),
-            gives=Gives(generating.GenerateResponse),
+            gives=Gives(text_generation.GenerateResponse),
         )
         ready = _get(f"{path}/ready", self.model_ready, "Whether it is ready", ModelReady)
         return [
             infer,
             ready._replace(errors=Errors.TRITON),
-            generate,
-            generate._replace(
+            generating,
+            generating._replace(
                 template=f"{path}/generate_stream",
                 handler=self.generate_stream,
                 summary="The same, as server-sent events",
@@ -141,7 +141,7 @@ class V2:
         no_query(request)
         body, length = request.body, _header_length(request.headers)
         signature = self._inference.signature_of(served)
-        decode: Decode = partial(codec.decode, body, length, signature=signature)
+        decode: DecodeRequest = partial(codec.decode, body, length, signature=signature)
         if codec.is_large(body, length, signature):
             with served.held():  # its items come to the queue later
                 limit_s = timeout_s(request.headers)
@@ -181,17 +181,17 @@ class V2:
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
         served = await self._find_or_wake(request, model, version)
         no_query(request)
-        body = await generating.parse(request, served)
+        body = await text_generation.parse(request, served)
         ask = ask_of(body.parameters, request)
-        answer = await generating.answer(served, body, ask)
+        answer = await text_generation.answer(served, body, ask)
         answer.headers = ask.headers()
         return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
         served = await self._find_or_wake(request, model, version)
         no_query(request)
-        body = await generating.parse(request, served, streams=True)
-        return await generating.answer_stream(served, body, ask_of(body.parameters, request))
+        body = await text_generation.parse(request, served, streams=True)
+        return await text_generation.answer_stream(served, body, ask_of(body.parameters, request))
 
 
 def _of_version(row: Route) -> Route:

@@ -20,13 +20,13 @@ from headway.server.bodies.json_body import Fields, fields_of
 from headway.server.families.v2.bodies import (
     AllStatistics,
     ChangeRequest,
-    IndexEntry,
     IndexRequest,
     Loaded,
     LoadParameters,
     LoadRequest,
     LogSettings,
     RegisterRequest,
+    RepositoryEntry,
     ServerMetadata,
     TraceSettings,
     Unloaded,
@@ -100,9 +100,9 @@ class Operations:
         served = self._models.of_statistics(asked.caller, asked.name, asked.version)
         return {"model_stats": [statistics_of(each) for each in served]}
 
-    async def index(self, asked: Asked) -> list[IndexEntry]:
+    async def index(self, asked: Asked) -> list[RepositoryEntry]:
         return [
-            IndexEntry(each.name, each.version, each.state, each.reason)
+            RepositoryEntry(each.name, each.version, each.state, each.reason)
             for each in self._models.index(asked.caller)
             if each.state == "READY" or not asked.body.ready
         ]
@@ -225,7 +225,7 @@ def _memory(root: str, grpc: str, kind: Any, *runs: Any) -> tuple[Operation, ...
 
 _INDEX = Operation(
     *("POST", "/v2/repository/index", "RepositoryIndex", Operations.index),
-    *("The models, with their state", list[IndexEntry], Takes(IndexRequest, is_optional=True)),
+    *("The models, with their state", list[RepositoryEntry], Takes(IndexRequest, is_optional=True)),
 )
 _LOAD = Operation(
     *("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", Operations.load),

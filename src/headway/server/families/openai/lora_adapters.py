@@ -3,8 +3,8 @@
 import msgspec
 
 from headway.server.auth.access import Access
-from headway.server.service.adapting import load_adapter, model_of, unload_adapter
-from headway.server.service.models import Models
+from headway.server.service.adapters import load_adapter, model_of, unload_adapter
+from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Request, Response
 
@@ -15,7 +15,7 @@ class LoadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     lora_name: str
     lora_path: str
     load_inplace: bool = False  # whether it may take the place of one of that name
-    model: str = ""  # whose it is; not vLLM's, which serves one
+    model: str = ""  # the adapter's model; vLLM serves only one and has no such field
 
 
 class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -27,7 +27,7 @@ class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class LoraAdapters:
     """Its routes and their handlers, over the models."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: VisibleModels) -> None:
         self._models = models
 
     def routes(self) -> list[Route]:

@@ -1,4 +1,4 @@
-"""One operation of `/openapi.json`: what is said of a route."""
+"""The parts of one operation of `/openapi.json`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

@@ -67,7 +67,7 @@ def _traced(method: Run, path: str, tracing: "Tracing") -> Run:
 
 
 async def _ended(method: Run, request: Any, context: Any, end: Callable[[str], None]) -> Any:
-    """Have `end` told the name of the status. A method's own errors have been made one already."""
+    """Call `end` with the name of the status, once the call is over."""
     status = "CANCELLED"
     try:
         answer = await method(request, context)

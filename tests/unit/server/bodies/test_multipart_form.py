@@ -9,15 +9,15 @@ from typing import NoReturn
 import pytest
 
 from headway.errors import InvalidInput
-from headway.server.families.openai import forms
-from headway.server.families.openai.forms import read_form
+from headway.server.bodies import multipart_form
+from headway.server.bodies.multipart_form import read_form
 
 
 @pytest.fixture(autouse=True)
 def anew() -> Iterator[None]:
-    forms._import.cache_clear()
+    multipart_form._import.cache_clear()
     yield
-    forms._import.cache_clear()
+    multipart_form._import.cache_clear()
     sys.modules.pop("multipart", None)
 
 
@@ -44,7 +44,7 @@ def test_uploads_are_read_where_python_multipart_is_found_first(
     monkeypatch.delitem(sys.modules, "multipart", raising=False)
     assert read_form("multipart/form-data; boundary=x", FORM).fields == {"a": ["b"]}
     monkeypatch.setattr(importlib.metadata, "distribution", _absent)
-    forms._import.cache_clear()
+    multipart_form._import.cache_clear()
     with pytest.raises(InvalidInput, match=r"pip install 'headway\[multipart\]'"):
         read_form("multipart/form-data; boundary=x", FORM)
 

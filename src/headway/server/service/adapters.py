@@ -6,10 +6,10 @@ from headway.errors import ConfigError, InvalidInput, UnknownModel
 from headway.hosting.registry import ServedModel
 from headway.runtime.generation.adapter_book import AdapterBook
 from headway.server.auth.keys import Caller
-from headway.server.service.models import Models
+from headway.server.service.models import VisibleModels
 
 
-def model_of(models: Models, caller: Caller | None, name: str) -> ServedModel:
+def model_of(models: VisibleModels, caller: Caller | None, name: str) -> ServedModel:
     """The language model of this name, or the only one there is. Raises UnknownModel."""
     if name:
         return models.get(caller, name)
@@ -30,7 +30,7 @@ def book_of(model: ServedModel) -> AdapterBook:
 
 
 async def load_adapter(
-    models: Models, model: ServedModel, name: str, folder: str, *, replaces: bool
+    models: VisibleModels, model: ServedModel, name: str, folder: str, *, replaces: bool
 ) -> None:
     """Answers when requests may name it. Raises InvalidInput for a folder that cannot be used."""
     parent = models.registry.adapters().get(name, model.name)

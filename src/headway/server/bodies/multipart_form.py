@@ -20,7 +20,7 @@ _NEEDED = "PushMultipartParser"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MultipartForm:
     fields: Mapping[str, list[str]]
     files: Mapping[str, bytes]
 
@@ -62,7 +62,7 @@ class Form:
         raise InvalidInput(f"{name}: the file is missing")
 
 
-def read_form(content_type: str, body: bytes) -> Form:
+def read_form(content_type: str, body: bytes) -> MultipartForm:
     """Raises InvalidInput, InputTooLarge. For a thread: a large body takes a while."""
     multipart = _import()
     kind, options = multipart.parse_options_header(content_type)
@@ -90,7 +90,7 @@ def read_form(content_type: str, body: bytes) -> Form:
         ) from error
     except (multipart.MultipartError, ValueError) as error:
         raise InvalidInput(f"the form cannot be read: {error}") from error
-    return Form(fields, files)
+    return MultipartForm(fields, files)
 
 
 def _parts(multipart: Any, boundary: str, body: bytes) -> Iterator[tuple[Any, bytes]]:

@@ -1,4 +1,5 @@
-"""The direct way: one row for a model whose shapes are fixed, or one JSON value on `/v1/predict`,
+"""Fast path for the commonest request: one row for a fixed-shape model, or one JSON value on
+`/v1/predict`,
 without a task and without a future.
 
 Each protocol brings a codec for such requests. Whatever is not exactly that goes the general way
@@ -45,7 +46,7 @@ MakeCodec: TypeAlias = Callable[[ServedModel], DirectCodec[Message] | None]
 def of_rows(
     inference: Inference, make: Callable[[str, str, TensorSignature], DirectCodec[Message] | None]
 ) -> MakeCodec[Message]:
-    """For models over arrays, whose signature says all."""
+    """For models over arrays."""
 
     def make_codec(served: ServedModel) -> DirectCodec[Message] | None:
         if not served.is_direct:

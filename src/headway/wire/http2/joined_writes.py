@@ -1,4 +1,4 @@
-"""A connection's way out: what its streams send in one turn of the event loop is one write."""
+"""Joins what the streams of a connection send in one turn of the event loop into one write."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ _MOST_BYTES = 2**16  # that are gathered; then they are written at once
 
 
 class GatheringTransport(asyncio.Transport):
-    """Around the one that writes. Everything leaves in the order it came, whichever way."""
+    """A transport that joins the writes of one event-loop turn. Order is kept."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()

@@ -126,7 +126,7 @@ class Pumping:
                 self.done.set_result(None)
             elif self._stream.has_chunks():  # more than one turn may take: others go first
                 self.done.get_loop().call_soon(self.advance)
-        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -167,7 +167,7 @@ class ToSink(Pumping):
             return False
         try:
             self._write(chunks)
-        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
             self._is_clear = False
             self._fail(error)
         return True

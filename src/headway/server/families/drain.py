@@ -13,7 +13,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Draining:
-    """Not ready from now on, until it is told otherwise; requests are answered all the same."""
+    """Makes the server report itself as not ready; requests are still answered."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -13,7 +13,7 @@ from headway.hosting.explaining import Story
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import decode_json, in_words
-from headway.server.service.events import Events, close
+from headway.server.service.event_stream import Events, close
 from headway.server.service.options import check_count
 from headway.server.service.requests import Parameters
 from headway.signature.foreign import plain_of
@@ -39,7 +39,7 @@ class GenerateResponse(TypedDict):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """One decoded body: what the model gets, and what was said beside it."""
+    """One decoded body: the model's value, and the options beside it."""
 
     id: str
     value: Any

@@ -9,14 +9,14 @@ from headway.observe import logs
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.grpc.calls import SERVICE, Calls
-from headway.wire.http2.status import Refusal
+from headway.wire.http2.status import CallRefusal
 
 # Of a path and the metadata; the caller, or why there is none.
-Admit: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Caller | Refusal]
+Admit: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Caller | CallRefusal]
 _PREFIX = f"/{SERVICE.full_name}/"
 
 
-class Entrance:
+class CallAdmission:
     def __init__(self, keys: KeyRing | None, calls: Calls) -> None:
         self._keys = keys
         self._calls = calls
@@ -28,7 +28,7 @@ class Entrance:
 
     def _admit(
         self, keys: KeyRing, path: str, metadata: Iterable[tuple[str, Any]]
-    ) -> Caller | Refusal:
+    ) -> Caller | CallRefusal:
         if self.is_open(path):
             return NOBODY
         try:
@@ -38,7 +38,7 @@ class Entrance:
             return self._refusal_of(path, error)
         return caller
 
-    def _refusal_of(self, path: str, error: HeadwayError) -> Refusal:
+    def _refusal_of(self, path: str, error: HeadwayError) -> CallRefusal:
         refusal = self._calls.refusal_of(error)
         if self._calls.are_observed:
             line = logs.LoggedRequest(request_id="", method="gRPC", path=path)

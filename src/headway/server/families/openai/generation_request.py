@@ -1,4 +1,4 @@
-"""What OpenAI's two generating routes have in common: their fields, read and checked by name."""
+"""Request fields shared by chat and completions, with their validation."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -11,8 +11,7 @@ from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
 from headway.server.bodies.neutral import Neutral
-from headway.server.families.openai.forms_of_answers import form_of
-from headway.server.families.openai.neutral import GENERATING
+from headway.server.families.openai.response_format import format_of
 
 MOST_CHOICES = 128  # answers to one request
 _NOT_SAMPLING = frozenset(
@@ -24,7 +23,7 @@ _NOT_SAMPLING = frozenset(
 
 
 _STRUCTURED = "structured_outputs takes json, regex or choice"
-# Fields that OpenAI or vLLM knows and that are not served here, with what there is instead.
+# Fields that OpenAI or vLLM knows and that are not served here, with what to use instead.
 _UNSUPPORTED = {
     **dict.fromkeys(("best_of", "prompt_logprobs"), ""),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice"), _STRUCTURED),
@@ -34,13 +33,53 @@ _UNSUPPORTED = {
 }
 
 
+# Fields that clients of OpenAI's routes send out of habit, with the values that change nothing.
+GENERATING: Neutral = {
+    # For the operator of OpenAI's server: nothing of these comes back to the caller.
+    **dict.fromkeys(("prompt_cache_key", "safety_identifier", "user"), str),
+    "metadata": dict,
+    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    # vLLM's, at its defaults.
+    **dict.fromkeys(("allowed_token_ids", "bad_words"), ([],)),
+    **dict.fromkeys(("include_stop_str_in_output", "return_token_ids"), (False,)),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    "length_penalty": (1, 1.0),
+    "priority": (0,),
+    "use_beam_search": (False,),
+}
+CHAT: Neutral = {
+    **GENERATING,
+    "add_generation_prompt": (True,),
+    "chat_template_kwargs": ({},),
+    **dict.fromkeys(("continue_final_message", "echo"), (False,)),
+    "documents": ([],),
+    "modalities": (["text"],),
+    "verbosity": ("medium",),
+    # Without tools it does not matter how they would be called; and `tools` with any is refused.
+    **dict.fromkeys(("functions", "tools"), ([],)),
+    **dict.fromkeys(("function_call", "tool_choice"), ("none", "auto")),
+    "parallel_tool_calls": (False, True),
+}
+COMPLETION: Neutral = {**GENERATING, "best_of": (1,), "suffix": ("",)}
+# `cache_control` is Anthropic's: prefixes are shared without it. The others are parts of an answer
+# that clients send back.
+MESSAGE: Neutral = {
+    **dict.fromkeys(("annotations", "tool_calls"), ([],)),
+    "cache_control": dict,
+    "reasoning_content": ("",),
+}
+PART: Neutral = {"annotations": ([],), "cache_control": dict}
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # we never pad events; asking for none is fine
     continuous_usage_stats: bool | None = None  # vLLM's: usage with every event
 
 
-class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Every field counts; NEUTRAL are others that may be there, with values that change nothing."""
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = _UNSUPPORTED
@@ -69,19 +108,19 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ignore_eos: bool | None = None
     cache_salt: str | None = None
 
-    async def wishes(
+    async def sampling(
         self, language: Language, *, logprobs: int | None, scores_prompt: bool = False
     ) -> GenerationOptions:
         """Raises InvalidInput, which begins with the field."""
         self.check_stream()
-        form = form_of(self.response_format, self.structured_outputs)
+        form = format_of(self.response_format, self.structured_outputs)
         if form is not None:
             if self.ignore_eos:
                 raise InvalidInput(f"{form.field}: cannot be combined with ignore_eos")
             await language.check_grammar(form.grammar, form.field)
         given = {
             name: value
-            for name in Generating.__struct_fields__
+            for name in GenerationRequest.__struct_fields__
             if name not in _NOT_SAMPLING and (value := getattr(self, name)) is not None
         }
         if "logit_bias" in given:
@@ -91,11 +130,11 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if logprobs is not None:
             given["logprobs"] = logprobs
         grammar = "" if form is None else form.grammar
-        wishes = generation_options(
+        sampling = generation_options(
             {**language.defaults, **given}, grammar=grammar, scores_prompt=scores_prompt
         )
-        language.check_named(wishes)
-        return wishes
+        language.check_named(sampling)
+        return sampling
 
     def check_stream(self) -> None:
         if self.stream_options is not None and not self.stream:
@@ -132,15 +171,15 @@ def language_of(served: ServedModel) -> Language:
     return language
 
 
-def check_room(language: Language, prompt: int, wishes: GenerationOptions, field: str) -> None:
+def check_room(language: Language, prompt: int, sampling: GenerationOptions, field: str) -> None:
     """Both numbers, in OpenAI's words. Raises ContextLengthExceeded."""
     most = language.max_context
-    if prompt + (wishes.max_tokens or 1) <= most:
+    if prompt + (sampling.max_tokens or 1) <= most:
         return
-    wanted = "" if wishes.max_tokens is None else f" and {wishes.max_tokens} for the answer"
+    wanted = "" if sampling.max_tokens is None else f" and {sampling.max_tokens} for the answer"
     raise ContextLengthExceeded(
         f"{'max_tokens' if prompt < most else field}: this model's maximum context length is "
-        f"{most} tokens; you asked for {prompt + (wishes.max_tokens or 1)} "
+        f"{most} tokens; you asked for {prompt + (sampling.max_tokens or 1)} "
         f"({prompt} in the {field}{wanted or ', and one for the answer'})"
     )
 
