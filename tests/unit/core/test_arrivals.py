@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.batching.arrivals import Arrivals
+from headway.core.queueing.running import Running
 
 
 def watching(workers: int = 1) -> Arrivals:
-    return Arrivals(workers)
+    return Arrivals(Running(workers))
 
 
 def test_the_callers_is_of_lately() -> None:

@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from headway.core.batching.returns import Returns
+from headway.core.queueing.running import Running
 
 _WINDOW = 16  # batches over which the most items at once are remembered
 _NEARLY = 0.5  # times the square root of their number are missing: nearly all callers are here
 _CLOSED = 0.7  # of the batches had nearly all callers here before they ended: a closed loop
+_SURER = 0.5  # batch without: what that share starts with, where none of several was ever missing
 _RATE = 0.05  # of each batch goes into that share, and into how many come
 _MOST_NOTED = 32  # arrivals that wait to be learned from
 
@@ -20,11 +22,11 @@ class Arrivals:
     """Whether callers come in a closed loop, how many they are, and when they come back."""
 
     def __init__(
-        self, workers: int = 1, on_arrivals: Callable[[Sequence[float]], object] | None = None
+        self, running: Running, on_arrivals: Callable[[Sequence[float]], object] | None = None
     ) -> None:
         """`on_arrivals` is called with the times of arrivals, some after each other."""
         self._on_arrivals = on_arrivals
-        self.workers = workers
+        self._running = running
         self.returns = Returns()
         self._most_at_once = 0
         self._most_here = 0  # in this window of batches
@@ -32,6 +34,7 @@ class Arrivals:
         self._peaks = 0
         self._known = 0  # `_most_at_once` at the last peak
         self._at_peak = 0.0
+        self._is_exact = True  # was everyone here at every peak?
         self._is_closed = False
         self.served_in_parts = 0  # so many callers, of whom only some are here at once; 0: none
         self.batches = 0
@@ -92,7 +95,7 @@ class Arrivals:
         if since > -math.inf:
             self.returns.learn(self._came_since, since, now, self._thinking)
         self.batches += 1
-        if self._peak and self.batches % self.workers == 0:
+        if self._peak and self.batches % self._running.workers == 0:
             self._learn_peak()
         if since == -math.inf:
             since = min(self._first_arrival, now)
@@ -101,7 +104,7 @@ class Arrivals:
             self._elapsed_s += (now - since - self._elapsed_s) * rate
             self._came += (self._arrivals - self._arrivals_before - self._came) * rate
             self._arrivals_before = self._arrivals
-        if self.batches % (_WINDOW * self.workers) == 0:
+        if self.batches % (_WINDOW * self._running.workers) == 0:
             # A caller that left is forgotten after two windows.
             self._most_at_once, self._most_here = self._most_here, 0
         self._came_since = []
@@ -116,7 +119,9 @@ class Arrivals:
         if not known:
             return
         self._peaks += 1
-        rate = max(_RATE, 1.0 / (self._peaks + 1))
+        self._is_exact &= peak == known
+        unsure = _SURER if self._is_exact and known > 2 else 1.0
+        rate = max(_RATE, 1.0 / (self._peaks + unsure))
         nearly = self._most_at_once - _NEARLY * math.sqrt(self._most_at_once)
         is_at_peak = known > 1 and nearly <= min(peak, known)
         self._at_peak += (is_at_peak - self._at_peak) * rate

@@ -11,8 +11,8 @@ from headway.core.batching.by_plan import PlannedComposer
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
 from headway.core.batching.in_order import OrderedComposer
-from headway.core.batching.lateness import MOST_DROPPED, Lateness
-from headway.core.batching.planning import Limits
+from headway.core.batching.lateness import Lateness
+from headway.core.batching.planning import Limits, shelf_of
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 from headway.core.items import Item
@@ -20,7 +20,7 @@ from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
 from headway.core.queueing.queue import FairLane, Queue
 
-__all__ = ["MOST_DROPPED", "Composer", "Composition", "may_plan", "needs_shelves"]
+__all__ = ["Composer", "Composition", "may_plan", "needs_shelves", "queue_for"]
 
 
 class Composer:
@@ -97,6 +97,18 @@ def may_plan(policy: Policy) -> bool:
 def needs_shelves(policy: Policy) -> bool:
     """Must the queue tell sizes apart?"""
     return may_plan(policy) or policy.order is Order.SHORTEST
+
+
+def queue_for(policy: Policy) -> Queue:
+    return Queue(
+        order=policy.order,
+        weights=policy.tenant_weights,
+        full_rows=policy.max_batch_size,
+        ageing_s=policy.ageing_s,
+        # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
+        may_be_plain=policy.slo_s is None and not policy.batch_sizes,
+        shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
+    )
 
 
 def _common_size(lane: FairLane) -> int | None:

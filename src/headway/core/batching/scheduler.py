@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.buckets import Buckets
-from headway.core.batching.composing import MOST_DROPPED, Composer, Composition, needs_shelves
+from headway.core.batching.composing import Composer, Composition, queue_for
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, rule_for
 from headway.core.batching.gathering import Gathering
-from headway.core.batching.planning import shelf_of
+from headway.core.batching.lateness import MOST_DROPPED, refusals_of
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.costs import Costs, CostTable
@@ -33,11 +33,9 @@ from headway.core.items import (
 )
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.admission import Admission
-from headway.core.queueing.queue import FairLane, Lane, PlainLane, Queue
+from headway.core.queueing.queue import FairLane, PlainLane
 from headway.core.queueing.running import Running
 from headway.errors import HeadwayError, InvalidInput
-
-_NOTHING_TO_DO = Wait(math.inf)
 
 
 class Scheduler:
@@ -46,12 +44,17 @@ class Scheduler:
     def __init__(self, policy: Policy | None = None, table: CostTable | None = None) -> None:
         policy = policy or Policy()
         self.policy = policy
-        self.costs = _costs_for(policy, table)
-        self._queue = _queue_for(policy)
+        self.costs = Costs(
+            policy.max_batch_size,
+            table,
+            error_percentile=policy.slo_percentile,
+            batch_sizes=policy.batch_sizes,
+        )
+        self._queue = queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._running = Running(policy.workers)
         self._rehearsal = Rehearsal(policy, self.costs, self._running)
-        self._arrivals = Arrivals(policy.workers, self._rehearsal.arrived)
+        self._arrivals = Arrivals(self._running, self._rehearsal.arrived)
         gathering = Gathering(self.costs, self._arrivals, self._running, policy.max_batch_size)
         self._batch_size = BatchSize(
             policy,
@@ -105,26 +108,24 @@ class Scheduler:
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
         """Queue several items that differ only in id and time; returns the refused, and why."""
-        if len(items) == 1:
-            return self._try_submit(items[0])
         queue = self._queue
         here = queue.items + self._running.items
-        if queue.rows + len(items) <= self._max_queue and queue.push_many_alike(items):
-            if self._learns:
-                self._arrivals.arrived_together([item.arrived_at for item in items], here)
-            return []
-        return self.submit_each(items)
+        is_room = queue.rows + len(items) <= self._max_queue
+        if len(items) == 1 or not is_room or not queue.push_many_alike(items):
+            return self.submit_each(items)
+        if self._learns:
+            self._arrivals.arrived_together([item.arrived_at for item in items], here)
+        return []
 
     def submit_each(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
         """Queue several items, each on its own; returns the refused, and why."""
-        return [refused for item in items for refused in self._try_submit(item)]
-
-    def _try_submit(self, item: Item) -> list[tuple[Item, HeadwayError]]:
-        try:
-            self.submit(item)
-        except HeadwayError as error:
-            return [(item, error)]
-        return []
+        refused: list[tuple[Item, HeadwayError]] = []
+        for item in items:
+            try:
+                self.submit(item)
+            except HeadwayError as error:
+                refused.append((item, error))
+        return refused
 
     def _submit_carefully(self, item: Item) -> None:
         if item.rows < 1 or item.deadline != item.deadline:
@@ -151,7 +152,9 @@ class Scheduler:
             if self._fitting.limits:
                 self._fitting.ran(batch.padded_rows, batch.size)
         if self._suspects.cases:
-            self._clear(batch)
+            misfit = self._suspects.cleared(batch)
+            if misfit is not None:
+                self._fitting.failed(misfit)
         if self._learns:
             self._arrivals.completed(now, self._queue.items + self._running.items)
 
@@ -190,11 +193,6 @@ class Scheduler:
         """A batch ran out of memory: make none like it for a while."""
         self._fitting.failed(misfit)
 
-    def _clear(self, batch: Batch) -> None:
-        misfit = self._suspects.cleared(batch)
-        if misfit is not None:
-            self._fitting.failed(misfit)
-
     def _leave_worker(self, batch: Batch) -> None:
         self._running.leave(batch)
         self._admission.left(batch)
@@ -203,7 +201,6 @@ class Scheduler:
         """So many there are now, or these, by number. With none, everything waits; the queue stays
         bounded."""
         self._running.set_workers(range(workers) if isinstance(workers, int) else workers)
-        self._arrivals.workers = self._running.workers
         self._admission.reconsider()
 
     def drain(self) -> None:
@@ -221,11 +218,6 @@ class Scheduler:
         self._admission.reconsider()
 
     # ---- what to do
-
-    def _next_lane(self, now: float) -> Lane:
-        lane = self._queue.lead(now, aged_turn=self._queue.has_aged(now))
-        assert lane is not None, "nobody waits"
-        return lane
 
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
@@ -249,8 +241,7 @@ class Scheduler:
         self._idle_since = None
         if self._learns:
             self._rehearsal.step(now)
-        deadline = self._next_deadline()
-        return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
+        return Wait(self._next_deadline())
 
     def _retry(self, now: float) -> Run | Refuse | None:
         """Items of a lost worker keep their place: before all but higher classes."""
@@ -272,9 +263,11 @@ class Scheduler:
         return run
 
     def _decide(self, now: float) -> Fire | HoldUntil:
-        if self._draining:
-            return Fire(self._next_lane(now), FireReason.DRAIN)
         aged_turn = self._queue.has_aged(now)
+        if self._draining:
+            lane = self._queue.lead(now, aged_turn=aged_turn)
+            assert lane is not None, "nobody waits"
+            return Fire(lane, FireReason.DRAIN)
         assert self._idle_since is not None
         return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
 
@@ -309,11 +302,9 @@ class Scheduler:
         now: float,
     ) -> Run:
         self._batches += 1
-        padded_rows = rows
-        if self._is_padded:
-            padded_rows = self._composer.padded_rows(rows)
-            if size:
-                size = self._composer.run_size(items, rows, size)
+        padded_rows = self._composer.padded_rows(rows) if self._is_padded else rows
+        if self._is_padded and size:
+            size = self._composer.run_size(items, rows, size)
         assert self._idle_since is not None
         predicted_s = self.costs.predict(padded_rows, size)
         worker = self._pool.next_worker()
@@ -344,26 +335,15 @@ class Scheduler:
     # ---- refusals
 
     def _refuse(self, now: float) -> Refuse:
-        for item in (
-            *self._queue.pop_expired(now, MOST_DROPPED),
-            *self._suspects.pop_expired(now),
-        ):
-            self._refused.append(Refusal(item, RefusalReason.DEADLINE))
-        refusals = tuple(self._refused)
-        self._refused.clear()
-        return Refuse(refusals)
+        expired = self._queue.pop_expired(now, MOST_DROPPED)
+        expired += self._suspects.pop_expired(now)
+        refusals, self._refused = self._refused, []
+        return Refuse((*refusals, *[Refusal(item, RefusalReason.DEADLINE) for item in expired]))
 
     def _note_late(self, made: Composition, now: float) -> None:
-        retry_after_s = self.queued_s
-        slo_s = self.policy.slo_s or math.inf
-        shed = []
-        for item in made.late:
-            if item.deadline <= item.arrived_at + slo_s:
-                reason = RefusalReason.DEADLINE
-            else:
-                reason = RefusalReason.SHED
-                shed.append(item.arrived_at)
-            self._refused.append(Refusal(item, reason, retry_after_s))
+        refusals = refusals_of(made.late, self._slo_s, self.queued_s)
+        self._refused += refusals
+        shed = [each.item.arrived_at for each in refusals if each.reason is RefusalReason.SHED]
         if shed:
             self._admission.saw_late(shed, now, made.late_before)
 
@@ -411,24 +391,3 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not (self._running.batches or self._queue or self._suspects.cases or self._refused)
-
-
-def _costs_for(policy: Policy, table: CostTable | None) -> Costs:
-    return Costs(
-        policy.max_batch_size,
-        table,
-        error_percentile=policy.slo_percentile,
-        batch_sizes=policy.batch_sizes,
-    )
-
-
-def _queue_for(policy: Policy) -> Queue:
-    return Queue(
-        order=policy.order,
-        weights=policy.tenant_weights,
-        full_rows=policy.max_batch_size,
-        ageing_s=policy.ageing_s,
-        # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
-        may_be_plain=policy.slo_s is None and not policy.batch_sizes,
-        shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
-    )

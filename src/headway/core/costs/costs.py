@@ -11,6 +11,8 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
+from headway.core.costs.cells import TRUSTED_SAMPLES, Cell
+from headway.core.costs.errors import Errors
 from headway.core.costs.probing import probe_rows
 from headway.core.costs.sizes import (
     WORTH_IT,
@@ -27,53 +29,21 @@ from headway.core.costs.sizes import (
 )
 from headway.core.costs.table import CostTable
 
-TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first calls are slow)
 _PROBED_SAMPLES = 50  # what a probe counts for, against single observations
 _UNSTEADY_SAMPLES = 5  # … where batches of one size take now more and now less:
 _STEADY = 0.05  # up to this spread they do not
 _GUESSED_SAMPLES = 4  # what a line between two cells counts for
 _SCALE_RATE = 0.05  # of each observation goes into the speed of the whole model …
-_REFINE_RATE = 0.01  # … and of what is left, this much into its own cell
 _LATELY_RATE = 0.25  # of each goes into how far off batches of any size are at present:
 _ALL_OFF = 0.1  # where that is more than this and their spread, the size is not to blame
-_MOST_CHANGE = 0.02  # of what was probed, by one observation
 _OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
-_ERRORS_KEPT = 256
 _STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
 # Where nothing was probed but items differ.
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))
-_MOST_CELLS = 256  # row counts with a cell of their own
+_MOST_CELLS = 256  # row counts with a cell of their own; and strays that are kept
 _TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
-
-
-class _Cell:
-    __slots__ = ("last_s", "samples", "seconds", "seen_at", "was_probed")
-
-    def __init__(
-        self, seconds: float, samples: int, seen_at: int, *, was_probed: bool = False
-    ) -> None:
-        self.was_probed = was_probed
-        self.seconds = seconds
-        self.samples = samples
-        self.seen_at = seen_at  # by the number of batches observed
-        self.last_s = 0.0  # what the last batch took; 0: none was seen
-
-    def refine(self, seconds: float) -> None:
-        self.samples += 1
-        if self.samples <= 2:  # a first call pays for what is loaded lazily; the faster one is true
-            self.seconds = min(self.seconds, seconds)
-            return
-        change_s = (seconds - self.seconds) * max(1 / self.samples, _REFINE_RATE)
-        if self.was_probed:
-            most_s = _MOST_CHANGE * self.seconds
-            change_s = min(max(change_s, -most_s), most_s)
-        self.seconds += change_s
-
-    def try_again(self, seconds: float) -> None:
-        """Too slow may be an accident. Too fast is not, and what a trial looks for."""
-        self.seconds = min(seconds, (self.seconds + seconds) / 2)
 
 
 class Costs:
@@ -93,14 +63,11 @@ class Costs:
         self._rows = self._batch_sizes or tuple(probe_rows(max_rows, coarse=True))
         self._sizes: tuple[int, ...] | None = None
         self._was_probed = False
-        self._cells: dict[tuple[int, int], _Cell] = {}  # by rows, and by index into sizes
-        self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
-        self._ordered_errors: list[float] = []
-        self._strays: deque[float] = deque(maxlen=_ERRORS_KEPT)
+        self._cells: dict[tuple[int, int], Cell] = {}  # by rows, and by index into sizes
+        self._errors = Errors()
+        self._strays: deque[float] = deque(maxlen=_MOST_CELLS)
         self._observed = 0
         self.version = 0  # of what is derived from the cells: anew whenever they are looked at
-        self.edition = 0  # likewise, of what may be a little older: plans, choices
-        self._errors_at: dict[float, float] = {}  # by percentile
         self._scale = 1.0  # how much slower the model is now than the cells say, at any size
         self._lately = 1.0  # what the last batches took, to what was predicted
         self._curve: list[float | None] = []  # the one of size 0: where nothing varies
@@ -120,16 +87,15 @@ class Costs:
         beyond = (rows for rows in probe_rows(self._max_rows, coarse=True) if rows > table.rows[-1])
         self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
-        self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
-        self._forget_errors()
+        self._errors = Errors(table.errors)
         samples = _PROBED_SAMPLES if self.is_steady else _UNSTEADY_SAMPLES
         self._cells = {
-            (table.rows[i], j): _Cell(seconds, samples, self._observed, was_probed=True)
+            (table.rows[i], j): Cell(seconds, samples, self._observed, was_probed=True)
             for i, row in enumerate(table.seconds)
             for j, seconds in enumerate(row)
         }
         self._scale = self._lately = 1.0
-        self._redraw()
+        self._curves.clear()
         self._forget_derived()
 
     def predict(self, rows: int, size: int = 0) -> float | None:
@@ -152,20 +118,11 @@ class Costs:
     def error_at(self, percent: float) -> float:
         """The relative error of predictions at that percentile: 0.1 where a batch took 10 % longer
         than predicted; 0 while too little is known."""
-        error = self._errors_at.get(percent)
-        if error is None:
-            ordered = self._ordered_errors
-            if not ordered:
-                ordered = self._ordered_errors = sorted(self._errors)
-            if len(ordered) < 2:
-                return 0.0
-            error = ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
-            self._errors_at[percent] = error
-        return error
+        return self._errors.at(percent)
 
     def mean_ratio(self) -> float:
         """What batches took lately, to what was predicted, on average: stragglers count."""
-        return 1.0 + sum(self._errors) / len(self._errors) if self._errors else 1.0
+        return 1.0 + self._errors.mean
 
     @property
     def spread(self) -> float:
@@ -254,29 +211,32 @@ class Costs:
         if size and self._sizes is None and not self._was_probed:
             self._sizes = _DEFAULT_SIZES
             self._cells.clear()
-            self._redraw()
+            self._curves.clear()
             self._forget_derived()
         predicted, ratio = self.predict(rows, size), 1.0
         at, j = self._cell_at(rows, predicted), self._size_index(size)
         is_trial = (at, j) == self._trial
         if predicted is not None:
             ratio = seconds / predicted
-            self._errors.append(ratio - 1.0)
+            self._errors.add(ratio - 1.0)
             ratio = min(ratio if is_trial else max(ratio, 1 / _OUTLIER), _OUTLIER)
             seconds = ratio * predicted
         if is_trial:
             self._end_trial(at, j, seconds)
-        elif predicted is not None:
+        else:
             # A machine that slows down is slow at every size; if only the size in use were
             # corrected, others would look better than they are, and be avoided or sought.
             self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
-        if not is_trial and not self._are_all_off(at, j):
-            self._refine(at, j, rows, size, seconds, predicted)
-        if not is_trial:
+            if not self._are_all_off(at, j):
+                self._refine(at, j, rows, size, seconds, predicted)
             self._lately += _LATELY_RATE * (ratio - self._lately)
         self._ran_s += seconds
+        self._observed += 1
         is_news = is_trial or self._cells[at, j].samples == TRUSTED_SAMPLES
-        self._note_observed(is_news=is_news)
+        if is_news or self._observed % _REDRAW_EVERY == 0:
+            self._curves.clear()
+        if is_news or self._observed % _REBUILD_EVERY == 0:
+            self._forget_derived()
 
     def _are_all_off(self, at: int, j: int) -> bool:
         """Has the whole model become slower or faster since this size was probed (another worker
@@ -301,7 +261,7 @@ class Costs:
             known, samples = at_cell, 0
             if predicted is not None and at == rows:
                 known, samples = predicted / self._scale, _GUESSED_SAMPLES
-            cell = self._cells[at, j] = _Cell(known, samples, 0)
+            cell = self._cells[at, j] = Cell(known, samples, 0)
         if cell.last_s:
             self._strays.append(abs(at_cell / cell.last_s - 1.0))
         cell.last_s = at_cell
@@ -315,21 +275,6 @@ class Costs:
         cell.seen_at = self._observed
         self._trial, self._ran_s = None, 0.0
 
-    def _note_observed(self, *, is_news: bool) -> None:
-        self._observed += 1
-        if is_news or self._observed % _REDRAW_EVERY == 0:
-            self._redraw()
-        if is_news or self._observed % _REBUILD_EVERY == 0:
-            self._forget_derived()
-
-    def _redraw(self) -> None:
-        self.edition += 1
-        self._curves.clear()
-
-    def _forget_errors(self) -> None:
-        self._ordered_errors = []
-        self._errors_at.clear()
-
     def _forget_derived(self) -> None:
         self.version += 1
         self._curve = []
@@ -337,7 +282,7 @@ class Costs:
         self._points_by_size.clear()
         self._best.clear()
         self._peaks.clear()
-        self._forget_errors()
+        self._errors.forget_derived()
 
     # ---- reading the grid
 
@@ -406,13 +351,13 @@ class Costs:
     def _largest_known(self) -> int:
         largest = 0
         for (rows, _), cell in self._cells.items():
-            if rows > largest and _is_trusted(cell):
+            if rows > largest and cell.is_trusted:
                 largest = rows
         return largest
 
     def _trusted(self, rows: int, j: int) -> float | None:
         cell = self._cells.get((rows, j))
-        return cell.seconds if cell and _is_trusted(cell) else None
+        return cell.seconds if cell and cell.is_trusted else None
 
     def _find_best(self, size: int) -> int:
         points = self._points(size)
@@ -436,7 +381,7 @@ class Costs:
         j = self._size_index(size)
         if self._trial is not None:
             return self._trial[0] if self._trial[1] == j and self._trial[0] > best_rows else None
-        best_s = next(seconds for rows, seconds in points if rows == best_rows)
+        best_s = dict(points)[best_rows]
         larger = [
             (self._cells[rows, j].seen_at, rows, seconds)
             for rows, seconds in points
@@ -452,7 +397,3 @@ class Costs:
             return None
         self._trial = rows, j
         return rows
-
-
-def _is_trusted(cell: _Cell) -> bool:
-    return cell.samples >= TRUSTED_SAMPLES

@@ -1,0 +1,40 @@
+"""How far off predictions were lately."""
+
+from collections import deque
+from collections.abc import Iterable
+
+_KEPT = 256
+
+
+class Errors:
+    """Relative errors: 0.1 where a batch took 10 % longer than predicted."""
+
+    def __init__(self, errors: Iterable[float] = ()) -> None:
+        self._errors: deque[float] = deque(errors, maxlen=_KEPT)
+        self._ordered: list[float] = []
+        self._at: dict[float, float] = {}  # by percentile
+
+    def add(self, error: float) -> None:
+        """It counts from the next time on that `forget_derived` is called."""
+        self._errors.append(error)
+
+    def forget_derived(self) -> None:
+        self._ordered = []
+        self._at.clear()
+
+    def at(self, percent: float) -> float:
+        """The error at that percentile; 0 while too little is known."""
+        error = self._at.get(percent)
+        if error is None:
+            ordered = self._ordered
+            if not ordered:
+                ordered = self._ordered = sorted(self._errors)
+            if len(ordered) < 2:
+                return 0.0
+            error = ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+            self._at[percent] = error
+        return error
+
+    @property
+    def mean(self) -> float:
+        return sum(self._errors) / len(self._errors) if self._errors else 0.0
