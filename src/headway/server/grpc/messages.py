@@ -2,7 +2,7 @@
 everything behind that is the codec's, so that both refuse the same things in the same words."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -35,6 +35,7 @@ from headway.server.service.tensors import (
     objects,
     shaped,
     to_raw,
+    utf8,
 )
 
 _NO_PARAMETERS: Parameters = {}
@@ -189,6 +190,21 @@ class AnswerEncoder:
         return found
 
 
+def text_encoder(empty: bytes) -> Callable[[str], bytes] | None:
+    """For answers that differ in one text alone, as a stream's do. `empty`: one without its text.
+    None: its output is no text."""
+    end = _raw_text("")
+    head = empty.removesuffix(end)
+    return (lambda text: head + _raw_text(text)) if empty.endswith(end) else None
+
+
+def _raw_text(text: str) -> bytes:
+    """The raw contents of one BYTES element."""
+    data = utf8(text)
+    raw = len(data).to_bytes(4, "little") + data
+    return b"%b%b%b" % (_RAW, _varint(len(raw)), raw)
+
+
 def stream_message(answer: bytes, *, is_final: bool) -> bytes:
     """A `ModelStreamInferResponse` with this answer in it."""
     end = _ENDS[is_final]
@@ -209,12 +225,17 @@ _ENDS = {is_final: parameters_message(**{IS_END: is_final}) for is_final in (Fal
 
 
 def _varint(number: int) -> bytes:
+    if number < 128:
+        return _SHORT[number]
     parts = bytearray()
     while number > 127:
         parts.append(number & 127 | 128)
         number >>= 7
     parts.append(number)
     return bytes(parts)
+
+
+_SHORT = [bytes((number,)) for number in range(128)]
 
 
 def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:

@@ -27,6 +27,7 @@ from headway.server.grpc import messages
 from headway.server.grpc.call_options import ask_of_call
 from headway.server.grpc.calls import SERVICE, Calls
 from headway.server.grpc.streams import Chunks, InferCall, Streams
+from headway.server.service.dtypes import BYTES
 from headway.server.service.inference import Inference
 from headway.server.service.requests import InferRequest
 from headway.signature import Decoded
@@ -126,8 +127,13 @@ class Methods:
 
         signature = self._inference.signature_of(served)
         encoder = messages.AnswerEncoder(served.name, served.version, signature)
+        of_text = None
+        if not decoded.outputs and [*signature.outputs.values()] == [BYTES]:
+            of_text = messages.text_encoder(encoder.encode(decoded.id, arrays([""])))
 
         def encode(chunk: Any) -> bytes:
+            if of_text is not None and type(chunk) is str:
+                return of_text(chunk)
             outputs = arrays([chunk])
             if decoded.outputs:
                 return self._inference.encode(served, decoded, outputs, messages.encode)

@@ -100,14 +100,14 @@ def texts(array: Array) -> Iterable[bytes]:
     """The elements of a BYTES array, whether the model gave bytes or texts."""
     for element in array.ravel().tolist():
         if isinstance(element, str):
-            yield _utf8(element)
+            yield utf8(element)
         elif isinstance(element, bytes):
             yield element
         else:
             raise ModelFailed(f"a BYTES tensor holds a {type(element).__name__}, not bytes or str")
 
 
-def _utf8(text: str) -> bytes:
+def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:  # half of a surrogate pair

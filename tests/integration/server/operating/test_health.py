@@ -349,7 +349,7 @@ async def test_systemds_watchdog_is_told_while_work_completes(
         systemd.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "30000000")
-        watchdog = notify.Watchdog(lambda: is_live)
+        watchdog = notify.SystemdWatchdog(lambda: is_live)
         watchdog.start()
         await asyncio.sleep(25.0)
         assert [systemd.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
@@ -367,6 +367,6 @@ async def test_a_watchdog_that_is_not_for_this_process_is_not_told(
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    watchdog = notify.Watchdog(pytest.fail)  # type: ignore[arg-type]
+    watchdog = notify.SystemdWatchdog(pytest.fail)  # type: ignore[arg-type]
     watchdog.start()
     await asyncio.sleep(1.0)

@@ -126,3 +126,21 @@ def test_a_text_that_is_no_text_is_refused_by_name() -> None:
     encoder = messages.AnswerEncoder("m", "1", signature)
     with pytest.raises(ModelFailed, match="surrogates not allowed"):
         encoder.encode("", {"y": numpy.array(["\ud800"], object)})
+
+
+@pytest.mark.parametrize("text", ["", "a", "ä€😀", "b" * 300, "c" * 20_000])
+def test_a_text_is_written_into_the_answer_without_one(text: str) -> None:
+    signature = TensorSignature([], [Tensor("y", "object", (-1,))])
+    encoder = messages.AnswerEncoder("m", "1", signature)
+    encode = messages.text_encoder(encoder.encode("7", {"y": numpy.array([""], object)}))
+    assert encode is not None
+    assert encode(text) == encoder.encode("7", {"y": numpy.array([text], object)})
+    with pytest.raises(ModelFailed, match="surrogates not allowed"):
+        encode("\ud800")
+
+
+def test_an_output_that_is_no_text_has_no_such_encoder() -> None:
+    signature = TensorSignature([], [Tensor("y", "object", (-1,))])
+    encoder = messages.AnswerEncoder("m", "1", signature)
+    quoted = numpy.array(['""'], object)  # as JSON: another text would not be written as it is
+    assert messages.text_encoder(encoder.encode("7", {"y": quoted})) is None

@@ -109,9 +109,7 @@ def _operation(
         ],
         body=None if row.takes is None else _body(row, row.takes, served, schemas),
         answer=answer_of(_answer(row.gives, schemas), row.gives.others),
-        failures=failures_of(
-            row.method, row.access, row.errors, has_model=bool(parts), has_keys=has_keys
-        ),
+        failures=failures_of(row.method, row.access, row.errors, has_keys=has_keys),
     )
     if has_keys and row.access is Access.OPEN:
         found["security"] = []

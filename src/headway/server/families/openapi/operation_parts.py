@@ -62,14 +62,12 @@ def answer_of(schema: Schema | None, others: Sequence[str] = ()) -> dict[str, An
     return {**described, "content": content} if content else described
 
 
-def failures_of(
-    method: str, access: Access, errors: Errors, *, has_model: bool, has_keys: bool
-) -> dict[str, Any]:
+def failures_of(method: str, access: Access, errors: Errors, *, has_keys: bool) -> dict[str, Any]:
     """By status."""
     if access is Access.INFER:
         statuses = [*_MODEL_FAILS]
     elif method == "GET":
-        statuses = ["400", "404", "503"] if has_model else ["503"]
+        statuses = ["400", "404", "503"]
     else:
         statuses = ["400", "403", "404", "413", "503"]
     if has_keys and access is not Access.OPEN:

@@ -63,7 +63,7 @@ def _described(
     has_short_form = takes_several and model.items_mean == "several"
     taken = {"anyOf": [ref(item), batch]} if has_short_form else ref(item)
     given = {"anyOf": [ref(result), results]} if has_short_form else ref(result)
-    failures = failures_of("POST", Access.INFER, Errors.TEXT, has_model=True, has_keys=has_keys)
+    failures = failures_of("POST", Access.INFER, Errors.TEXT, has_keys=has_keys)
     example = example_of(takes)
     one = operation_of(
         name=own_name(model),

@@ -1,7 +1,7 @@
 """Triton's `generate` and `generate_stream`: JSON keys in, text out, at once or as events."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -20,6 +20,8 @@ from headway.signature.foreign import plain_of
 from headway.wire.messages import EVENT_HEADERS, Request, Response, StreamResponse
 
 _TEXT = "text_input"
+_NO_TEXT = b'""}\n\n'
+_encode = msgspec.json.Encoder().encode
 
 
 class GenerateRequest(TypedDict, total=False):
@@ -117,7 +119,12 @@ async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamRespo
     """What fails before the first event is an ordinary error; later it is an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
 
+    start = _event(_message(model, body, "")).removesuffix(_NO_TEXT)
+
     def event_of(chunk: Any) -> bytes:
+        if type(chunk) is str:
+            with suppress(UnicodeError):  # half of a surrogate pair: refused below
+                return b"%b%b}\n\n" % (start, _encode(chunk))
         return _event(_message(model, body, chunk))
 
     events = Events(stream, event_of, _error_event, partial(_story_event, model, body, ask.story))
