@@ -104,11 +104,22 @@ def takes_types(path: Path) -> bool:
     return names is None or "token_type_ids" in names
 
 
+def read_tokenizer(file: Path) -> Any:
+    """tokenizers' own object. Raises ConfigError."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except BaseException as error:
+        # Its own, of no particular kind; what it gives up on is no Exception even.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
+        raise
+
+
 def check_tokenizer(path: Path) -> None:
     """Does transformers read texts as tokenizer.json does? Its other files may say something else.
     Raises ConfigError."""
-    from tokenizers import Tokenizer
-
     if not (path / "tokenizer_config.json").is_file():
         return
     import transformers
@@ -119,9 +130,14 @@ def check_tokenizer(path: Path) -> None:
         )
     except Exception as error:  # transformers' own, of many kinds
         raise ConfigError(f"{path}: transformers cannot load its tokenizer: {error}") from error
-    ours = Tokenizer.from_file(str(path / "tokenizer.json"))
+    ours = read_tokenizer(path / "tokenizer.json")
     ours.no_padding()
     ours.no_truncation()
+    for content, *_ in sorted(_added(theirs.backend_tokenizer) ^ _added(ours)):
+        raise ConfigError(
+            f"{path}: the token {content!r} is another in tokenizer_config.json than in "
+            "tokenizer.json"
+        )
     for text, second in (*((text, None) for text in _TEXTS), _TEXTS[:2]):
         expected, found = theirs(text, second)["input_ids"], ours.encode(text, second).ids
         if expected != found:
@@ -129,3 +145,11 @@ def check_tokenizer(path: Path) -> None:
                 f"{path}: tokenizer.json and tokenizer_config.json are two tokenizers: of "
                 f"{text!r} one makes {found}, the other {expected}"
             )
+
+
+def _added(tokenizer: Any) -> set[tuple[object, ...]]:
+    """The tokens that a text may spell, each with how it is looked for."""
+    return {
+        (each.content, number, each.single_word, each.lstrip, each.rstrip, each.normalized)
+        for number, each in tokenizer.get_added_tokens_decoder().items()
+    }

@@ -3,7 +3,7 @@ when it serves, gives what the library's own forward gives for that text alone.
 
 Networks whose batches differ by nature (no mask, buckets by the batch's length) are served one
 length at a time, or one text at a time. What was found is noted in the cache folder, by a hash of
-the configuration and of all that computes it: weights do not change what is computed.
+the configuration, the tokenizer and all that computes it: weights do not change what is computed.
 """
 
 import contextlib
@@ -121,7 +121,8 @@ class Note:
 
         digest = hashlib.sha256("\0".join(map(str, parts)).encode())
         own = Path(__file__).parent
-        for file in (*files, *(own / f"{name}.py" for name in ("encoders", "packed", "proof"))):
+        code = (own / f"{name}.py" for name in ("encoders", "opening", "packed", "proof"))
+        for file in (*files, *code):
             digest.update(file.read_bytes())
         try:
             folder = cache_folder("proofs")

@@ -12,6 +12,7 @@ import numpy
 from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.model import Model, Tensor
 from headway.models.encoders import EncodedBatch, Encoder, ProofTexts
+from headway.models.opening import read_tokenizer
 from headway.models.proof import LENGTHS
 from headway.models.weights import read_json
 
@@ -51,17 +52,13 @@ class TextModel(Model[Any, Any]):
         self._proof_tokens = proof_tokens
 
     def setup(self) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ConfigError("texts need tokenizers: pip install 'headway[onnx]'") from error
         file = self._encoder.find() / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(f"{file}: there is no such file")
         try:
-            tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # its own, of no particular kind
-            raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
+            tokenizer = read_tokenizer(file)
+        except ImportError as error:
+            raise ConfigError("texts need tokenizers: pip install 'headway[onnx]'") from error
         tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
         tokenizer.enable_truncation(self._max_tokens, direction=_cut_side(file.parent))
         if self._lowers_case:

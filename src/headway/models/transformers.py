@@ -229,10 +229,13 @@ def _longest(path: Path, settings: Mapping[str, Any], asked: int, sentences: Sen
     positions = settings.get("max_position_embeddings") or 0
     if settings.get("model_type") in _ROBERTA and positions > 0:
         positions -= (settings.get("pad_token_id") or 1) + 1  # theirs begin behind the padding's id
-    limits = [asked, sentences.max_tokens]
+    limits: list[float | None] = [asked, sentences.max_tokens]
     limits.append(positions if positions > 0 else None)
     if (path / "tokenizer_config.json").is_file():
-        limits.append(read_json(path / "tokenizer_config.json").get("model_max_length"))
+        longest = read_json(path / "tokenizer_config.json").get("model_max_length")
+        if not isinstance(longest, int | float | type(None)):
+            raise ConfigError(f"{path}: model_max_length = {longest!r} is no number of tokens")
+        limits.append(longest)
     return int(min(limit for limit in limits if limit))
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from headway.errors import ConfigError, InvalidInput
 from headway.models.chat.traced import CALLER, UNTRACED, Traced
+from headway.models.opening import read_tokenizer
 from headway.models.weights import read_json
 
 _NAMED = (
@@ -32,10 +33,6 @@ class ChatTokenizer:
     """Raises ConfigError where the folder holds none, or contradicts itself."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ConfigError("language models need pip install 'headway[llm]'") from error
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(
@@ -43,9 +40,9 @@ class ChatTokenizer:
             )
         self.config = _configuration(folder)
         try:
-            self.plain = Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises nothing narrower
-            raise ConfigError(f"{file}: {error}") from error
+            self.plain = read_tokenizer(file)
+        except ImportError as error:
+            raise ConfigError("language models need pip install 'headway[llm]'") from error
         self.plain.no_padding()
         self.plain.no_truncation()
         _add_tokens(self.plain, self.config, folder)
@@ -65,7 +62,7 @@ class ChatTokenizer:
         encoding = self.plain.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
         places = [place for place, id_ in enumerate(ids) if id_ in self.control]
-        spans = encoding.offsets if places else ()
+        spans: Any = encoding.offsets if places else ()
         found = [Written(*spans[place], ids[place]) for place in places]
         own = [each for each in found if _is_templates(chat, each)]
         if len(own) == len(found):
