@@ -62,7 +62,7 @@ class ChatTokenizer:
         encoding = self.plain.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
         places = [place for place, id_ in enumerate(ids) if id_ in self.control]
-        spans: Any = encoding.offsets if places else ()
+        spans: list[tuple[int, int]] = encoding.offsets if places else []
         found = [Written(*spans[place], ids[place]) for place in places]
         own = [each for each in found if _is_templates(chat, each)]
         if len(own) == len(found):
