@@ -101,6 +101,8 @@ def takes_types(path: Path) -> bool:
     """Whether its tokenizer says which of two texts a token is of."""
     file = path / "tokenizer_config.json"
     names = read_json(file).get("model_input_names") if file.is_file() else None
+    if not isinstance(names, list | type(None)):
+        raise ConfigError(f"{file}: model_input_names = {names!r} is no list")
     return names is None or "token_type_ids" in names
 
 
@@ -109,7 +111,9 @@ def read_tokenizer(file: Path) -> Any:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_file(str(file))
+        found = Tokenizer.from_file(str(file))
+        found.encode("a")  # what is wrong with how it frames a text shows only here
+        return found
     except BaseException as error:
         # Its own, of no particular kind; what it gives up on is no Exception even.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":

@@ -303,7 +303,7 @@ def _dense(folder: Path) -> Dense:
     fields.end()
     shapes = {"linear.weight": (gives, takes)}
     tensors = _tensors(folder, {**shapes, "linear.bias": (gives,)} if has_bias else shapes)
-    activation = activation_named(name, str(fields.file)) if name else identity
+    activation = identity if name is None else activation_named(name, str(fields.file))
     return Dense(tensors["linear.weight"], tensors.get("linear.bias"), activation)
 
 

@@ -64,7 +64,7 @@ class TextModel(Model[Any, Any]):
         if self._lowers_case:
             _lower_case(tokenizer)
         self._tokenizer = tokenizer
-        self._vocabulary = tokenizer.get_vocab_size()
+        self._vocabulary = max(tokenizer.get_vocab().values(), default=0) + 1  # there may be gaps
         self._first, self._last = _frame(tokenizer)
         self._types = _types(tokenizer)
 

@@ -51,6 +51,7 @@ def model_in(
     sentences = read_sentences(path)
     network = sentences.network
     settings = read_json(network / "config.json")
+    _check_settings(network, settings)
     if not (network / "tokenizer.json").is_file():
         raise ConfigError(f"{network / 'tokenizer.json'}: there is no such file")
     is_head = _has_head(settings) and not sentences.is_pooled
@@ -73,6 +74,14 @@ def model_in(
         lowers_case=sentences.lowers_case,
         proof_tokens=min(longest, _proof_tokens(settings)),
     )
+
+
+def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    kinds = {"model_type": str, "architectures": list, "pad_token_id": int}
+    for name, kind in kinds.items():
+        value = settings.get(name)
+        if not isinstance(value, kind | type(None)):
+            raise ConfigError(f"{path / 'config.json'}: {name} = {value!r} is not served")
 
 
 def _has_head(settings: Mapping[str, Any]) -> bool:

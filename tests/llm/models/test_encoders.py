@@ -103,6 +103,31 @@ def test_what_another_tokenizer_has_proved_is_not_this_one_s(
         built(tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("model_type", {}), ("architectures", -1), ("pad_token_id", "0")]
+)
+def test_a_setting_of_another_kind_is_refused_by_its_name(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    with pytest.raises(ConfigError, match=f"{name} = .* is not served"):
+        built(tmp_path / "model")
+
+
+def test_a_token_beyond_the_networks_table_is_refused_where_numbers_are_left_out(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["model"]["vocab"]["fox"] = 10**6
+    file.write_text(json.dumps(tokenizer))
+    with pytest.raises(ConfigError, match="token"):
+        built(tmp_path / "model")
+
+
 def test_a_tokenizer_that_tokenizers_gives_up_on_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "model", "bert")
     file = tmp_path / "model" / "tokenizer.json"
