@@ -190,6 +190,12 @@ def _reduced(kind: str, axis: int, **more: Any) -> Make:
     return lambda g: g.node("Sub", "x", g.node(kind, "x", axes=[axis], keepdims=1, **more))
 
 
+def _softmax_by_all(g: _Graph) -> str:
+    """Steadied by the largest number of all rows: one that is large leaves nothing of others."""
+    numbers = g.node("Exp", g.node("Sub", "x", g.node("ReduceMax", "x", keepdims=0)))
+    return g.node("Div", numbers, g.node("ReduceSum", numbers, g.constant(numpy.array([1]))))
+
+
 def _attention(g: _Graph) -> str:
     states = g.node("MatMul", "x", g.weight(_WIDTH, _WIDTH))
     scores = g.node("MatMul", states, g.node("Transpose", "x", perm=[0, 2, 1]))
@@ -311,6 +317,7 @@ _GRAPHS: dict[str, tuple[Make, bool, Any, Any, Mapping[str, Any]]] = {
     "network": (_network, False, _ROWS, _OUT, {}),
     "softmax of each row": (lambda g: g.node("Softmax", "x", axis=1), False, _ROWS, _OUT, {}),
     "mean of each row": (_reduced("ReduceMean", 1), False, _ROWS, _OUT, {}),
+    "softmax by the largest of all": (_softmax_by_all, True, _ROWS, _OUT, {}),
     "running sum in each row": (
         lambda g: g.node("CumSum", "x", g.constant(numpy.array(1))),
         False,

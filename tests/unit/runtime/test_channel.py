@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -202,7 +203,7 @@ def test_no_file_stays_open() -> None:
 def test_what_cannot_be_sent_sends_nothing(line: Line) -> None:
     with pytest.raises(Unsendable) as raised:
         line.here.send(1, 1, lambda: None)
-    assert "pickle" in str(raised.value.__cause__)
+    assert re.search("pickle|local object", str(raised.value.__cause__))  # by Python's version
     assert line.ask("the next") == "the next"
 
 

@@ -72,6 +72,8 @@ class AdapterSlots:
             return
         self._gone.discard(adapter)
         self._idle.pop(adapter, None)
+        for claimant in [each for each, victim in self._victims.items() if victim == adapter]:
+            del self._victims[claimant]  # there is a free slot now
         slot = self._slots.pop(adapter, None)
         if slot is not None:
             self._free.append(slot)

@@ -63,7 +63,8 @@ def _array(rng: Any, tensor: Tensor, shape: tuple[int, ...], content: int, attem
         drawn = rng.integers(0, attempt.below, shape)
         return (numpy.full(shape, content % attempt.below) if content < 2 else drawn).astype(dtype)
     numbers = rng.standard_normal(shape)
-    numbers = 5 * numbers + 3 if content >= _LARGE else numbers
+    # So large that what is compared with the largest of all rows comes to nothing.
+    numbers = 500 * numbers + 300 if content >= _LARGE else numbers
     return (numpy.abs(numbers) if attempt.is_positive else numbers).astype(dtype)
 
 

@@ -62,6 +62,16 @@ def test_an_unloaded_adapter_keeps_its_slot_until_its_sequences_have_ended() -> 
     assert slots.take("b") == 0
 
 
+def test_who_claims_the_slot_of_an_adapter_that_is_unloaded_gets_it() -> None:
+    slots = AdapterSlots(1)
+    slots.take("a")
+    slots.claim(["b"], aged("b"))
+    slots.forget("a")
+    slots.give("a")
+    slots.claim(["b"], aged("b"))
+    assert slots.can_take("b")
+
+
 def scheduler(**limits: object) -> GenerationScheduler:
     given = {"blocks": 64, "block_size": 4, "max_sequences": 8, "step_tokens": 64, **limits}
     return GenerationScheduler(Limits(**given))  # type: ignore[arg-type]

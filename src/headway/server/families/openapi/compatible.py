@@ -70,6 +70,7 @@ def compatible(named: dict[str, Any], urgency: list[Any]) -> dict[str, dict[str,
     )
     root["responses"]["307"] = {"description": "to a browser"}
     paths["/"]["get"] = root
+    paths |= _words_of_others()
     task = path_part("task", "as Hugging Face names it")
     paths["/models/{model}/pipeline/{task}"] = {
         "post": _asking("pipeline", "One task of a model", [named, task, *urgency])
@@ -119,6 +120,23 @@ def _hub(
         )
         paths[f"{under}/{name}"] = {"post": asked}
     return paths
+
+
+def _words_of_others() -> dict[str, dict[str, Operation]]:
+    """SageMaker's name for health, and vLLM's for its version."""
+    ready = json_of("as it is now", {"type": "object"})
+    version = json_of("this server's", record({"version": _TEXT}))
+    return {
+        "/ping": {
+            method: operation_of(
+                "huggingface", f"{method}_ping", "Whether it is ready", ready, RUNNING
+            )
+            for method in ("get", "post")
+        },
+        "/version": {
+            "get": operation_of("huggingface", "version", "The server's version", version, RUNNING)
+        },
+    }
 
 
 def _asking(name: str, summary: str, parameters: list[Any]) -> Operation:
