@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Tests start Python some hundred times: each would compile Headway, torch and all else anew.
+# Tests start Python hundreds of times. Without .pyc files each start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup compiled remove-stale serve chat demo check format test test-interpreted quick test-all test-torch test-llm test-kernels exactness faults chaos soak attacks bench clean
@@ -21,12 +21,12 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/python -m pip install -qq --editable ./examples/efficientnet_package
 	@touch $@ $(VENV)/.serve
 
-# The same code, but faster; without a C compiler it stays Python. (What has changed is not only what
-# is newer: a file may be gone. So hatch_build.py looks, each time.)
+# The same code, but faster; without a C compiler it stays Python. (make cannot tell what has changed,
+# because a file may be gone. So hatch_build.py looks each time.)
 compiled: $(VENV)/.ready ## the core, compiled anew where a file of it has changed
 	@$(BIN)/python hatch_build.py --if-changed
 
-# For what needs no compiled core: one that is not of its sources would not start.
+# For targets that need no compiled core: Headway would refuse to start with an outdated one.
 remove-stale:
 	@$(PYTHON) hatch_build.py --remove-stale
 
@@ -77,12 +77,15 @@ define share
 endef
 
 # Much of it waits (for servers, for timeouts that are being tested): four processes fill two cores.
-test: compiled .venv-kserve/.ready ## all but the slow suites, in four processes
+test: compiled .venv-kserve/.ready ## all tests that need neither torch nor a long time, in four processes (6 minutes)
+	@echo "Not run here: the language-model engine (make test-llm: torch, 1 GB), torch models (make test-torch: 1 GB),"
+	@echo "GPU kernels (make test-kernels: Triton, 1.5 GB), the core without compiling (make test-interpreted), and"
+	@echo "tests marked slow (make test-all). Each needs another environment, or much time."
 	$(call share,4,$(BIN)/python -m pytest -m 'not slow')
 
 # From a copy: what is compiled here stays.
 INTERPRETED := $(CURDIR)/$(VENV)/interpreted
-test-interpreted: $(VENV)/.ready remove-stale ## decisions as they are where no core is compiled: half a minute
+test-interpreted: $(VENV)/.ready remove-stale ## the tests of decisions again, with the core not compiled: half a minute
 	@rm -rf $(INTERPRETED)
 	@PYTHONPATH=tests $(BIN)/python -c 'import compiling, pathlib; \
 		compiling.copy_interpreted(pathlib.Path("$(INTERPRETED)"))'
@@ -93,7 +96,7 @@ quick: compiled ## decisions, runtime and wire without servers: under a minute
 	$(call share,2,$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime)
 
 # With .venv-clients there, test-llm runs LiteLLM's and LangChain's chats, too.
-test-all: compiled .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
+test-all: compiled .venv-kserve/.ready .venv-clients/.ready ## make test, long fuzzing and make test-llm
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 	@$(MAKE) --no-print-directory test-llm
 

@@ -1,5 +1,5 @@
-"""Compiles what decides, with mypyc: the same code, 1.1 to 2.9 times as fast (measured in
-docs/decisions/0114 and 0115).
+"""Compiles what decides, with mypyc: the same code, 1.1 to 2.9 times as fast (why:
+docs/decisions/0030-compiled-core.md).
 
 `make compiled` puts the compiled modules beside their sources, whenever one of these has changed.
 Wheels hold them where the hook is enabled: `HATCH_BUILD_HOOKS_ENABLE=1 python -m pip wheel .`.
@@ -33,7 +33,7 @@ INTERPRETED = (
     "costs/table",
     "generation/limits",
     "generation/sampling",
-    "generation/wishes",
+    "generation/options",
     "queueing/quota",
 )
 _SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

@@ -5,21 +5,35 @@
 import argparse
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from benchmarks import attacks, decisions, grid, optimum, overhead, scheduling, serving
+from benchmarks import (
+    ablation,
+    attacks,
+    closed_http,
+    decisions,
+    grid,
+    optimum,
+    overhead,
+    pool_slo,
+    scheduling,
+    serving,
+)
 from benchmarks.peers import http_beside_engine
 from benchmarks.peers import run as peers
-from benchmarks.report import Benchmark, machine
+from benchmarks.report import Benchmark, Report, machine, machine_in_short
 
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
     **optimum.BENCHMARKS,
+    **ablation.BENCHMARKS,
     **grid.BENCHMARKS,
+    **pool_slo.BENCHMARKS,
     **overhead.BENCHMARKS,
     **decisions.BENCHMARKS,
     **serving.BENCHMARKS,
+    **closed_http.BENCHMARKS,
     **attacks.BENCHMARKS,
     **peers.BENCHMARKS,
     **http_beside_engine.BENCHMARKS,
@@ -30,10 +44,33 @@ ON_DEMAND = {*peers.BENCHMARKS, *http_beside_engine.BENCHMARKS, *attacks.ON_DEMA
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
+def keep_section(name: str, report: Report, how: str) -> None:
+    """Replace the benchmark's own section of RESULTS.md, or add it."""
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    section = start + report.to_markdown(report.kept) + how + end
+    old = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
+    if start in old:
+        before, rest = old.split(start)
+        RESULTS.write_text(before + section + rest.split(end)[1])
+    else:
+        RESULTS.write_text(f"{old}\n{section}")
+
+
+def keep_rows(name: str, report: Report, _: str) -> None:
+    """Replace the rows that name the benchmark, or add them to the last table."""
+    lines = RESULTS.read_text().splitlines()
+    old = [line for line in lines if f"| `{name}`, " in line]
+    place = lines.index(old[0]) if old else len(lines)
+    kept = [line for line in lines if line not in old]
+    kept[place:place] = report.to_rows(f"`{name}`, {machine_in_short()}")
+    RESULTS.write_text("\n".join(kept) + "\n")
+
+
 def main(
     command: str = "benchmarks",
     benchmarks: Mapping[str, Benchmark] = BENCHMARKS,
     on_demand: Collection[str] = frozenset(ON_DEMAND),
+    keep: Callable[[str, Report, str], None] = keep_section,
 ) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {command}", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(benchmarks))
@@ -53,24 +90,12 @@ def main(
             report = benchmarks[name](arguments.quick)
         missed += sum(not bar.reached for bar in report.bars)
         took = f"{time.perf_counter() - started:.0f} s"
-        text = f"{report.to_markdown()}- `python -m {command} {name}`, {took}; {machine()}\n"
-        print(text, flush=True)
+        how = f"- `python -m {command} {name}`, {took}; {machine()}\n"
+        print(report.to_markdown() + how, flush=True)
         if arguments.write:
-            keep(name, text)
+            keep(name, report, how)
     print(f"{missed} figures not reached" if missed else "every figure reached")
     return 0
-
-
-def keep(name: str, text: str) -> None:
-    """Replace the benchmark's own section of RESULTS.md, or add it."""
-    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
-    old = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    if start in old:
-        before, rest = old.split(start)
-        old = before + start + text + end + rest.split(end)[1]
-    else:
-        old += f"\n{start}{text}{end}"
-    RESULTS.write_text(old)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 
 from benchmarks.report import Bar, Benchmark, Report, machine
 from headway.core.batching import scheduler as deciding
-from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.scheduler import Scheduler
-from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.items import Item, Priority, Run
 from headway.core.policy import Policy
+from headway.core.queueing.running import Running
 from headway.errors import QueueFull
 
 WAITING = (10, 100, 1_000, 10_000)
@@ -79,7 +78,7 @@ def _named_groups(columns: Sequence[str]) -> list[tuple[str, list[str]]]:
 def _form() -> str:
     if deciding.__file__.endswith(".py"):
         return "not compiled: `make compiled` first"
-    return "compiled ([record 114](../docs/decisions/0114-a-compiled-core.md))"
+    return "compiled"
 
 
 class Cell(NamedTuple):
@@ -204,12 +203,12 @@ def _overloaded_submit_us() -> float:
 
 def _rehearsed() -> tuple[float, float, int]:
     """What rehearsals count for, what they take (CPU), and after how many arrivals."""
-    policy = Policy(max_batch_size=64)
+    policy = Policy(max_batch_size=64, workers=2)
     costs = Costs(64, CostTable((1, 64), None, ((0.00505,), (0.0082,))))
-    rehearsal = Rehearsal(policy, costs, Sizing(policy, costs, Arrivals(1)))
+    rehearsal = Rehearsal(policy, costs, Running(policy.workers))
     draw, now, took_ns, arrivals = random.Random(1), 0.0, 0, 50_000
     for _ in range(arrivals):
-        now += draw.expovariate(3_000)
+        now += draw.expovariate(6_000)
         rehearsal.arrived([now])
         before_s, started = rehearsal.spent_s, time.thread_time_ns()
         rehearsal.step(now)

@@ -27,9 +27,9 @@ import numpy as np
 
 import headway.core
 from benchmarks.report import Bar, Report
+from benchmarks.worlds import Clients, Curve, Judgement, World, all_caps, judge
 from headway.lab.oracle import Fixed, Score, score_grid
 from headway.lab.profiles import Noise
-from headway.lab.worlds import Clients, Curve, Judgement, World, all_caps, judge
 
 TRACES = Path(os.environ.get("HEADWAY_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -22,6 +22,8 @@ SERVER_CORE = 1
 MAX_BATCH_SIZE = 64
 MANY = 100  # models of one server
 ALPHA_S, BETA_S = 0.005, 0.000_05
+WINDOWS_MS = (1, 5)  # that fixed windows are tried with
+TOLD_ROWS = (16, 32, 48, 64)  # … and batch sizes, where a window is told how many callers there are
 
 
 def sleep_for(rows: int) -> None:
@@ -232,7 +234,14 @@ def mosec(worker: str, wait_ms: int = 5) -> Callable[[int], None]:
     return lambda port: serve_mosec(worker, port, wait_ms=wait_ms)
 
 
+def windowed(wait_ms: int, rows: int) -> Callable[[int], None]:
+    more = ("--policy", "window", "--max-wait-ms", str(wait_ms), "--max-batch-size", str(rows))
+    return headway_http("benchmarks.served:Sleep", *more)
+
+
 SERVERS: dict[str, Callable[[int], None]] = {
+    **{f"headway-sleep-window-{ms}": windowed(ms, MAX_BATCH_SIZE) for ms in WINDOWS_MS},
+    **{f"headway-sleep-window-20-{rows}": windowed(20, rows) for rows in TOLD_ROWS},
     "headway-zero": headway_http("benchmarks.served:Zero"),
     "headway-records": headway_http("benchmarks.served:Records"),
     "headway-zero-no-metrics": headway_http("benchmarks.served:Zero", "--no-metrics"),

@@ -1,4 +1,4 @@
-"""`headway.Batcher`: the same with an explicit lifetime, limits and a look inside."""
+"""`headway.Batcher`: a batched function with an explicit lifetime, limits and statistics."""
 
 import asyncio
 import time

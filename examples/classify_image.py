@@ -1,7 +1,7 @@
 """Image classification: what does a photograph show? `python classify_image.py PHOTO.jpg …`
 
-Needs `pip install ./efficientnet_package`, in this folder. Without an argument it takes a
-photograph that matplotlib brings along: Grace Hopper, in uniform.
+Needs `pip install ./efficientnet_package`, in this folder. Without an argument it uses a
+photograph that comes with matplotlib: Grace Hopper, in uniform.
 """
 
 import asyncio

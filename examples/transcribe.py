@@ -1,6 +1,6 @@
 """Speech recognition in your own process: clips of different lengths share batches.
 
-Needs `pip install 'headway[moonshine]'`; the weights' own test clip is what is heard.
+Needs `pip install 'headway[moonshine]'`. It transcribes the test clip that comes with the weights.
 """
 
 import asyncio

@@ -150,6 +150,8 @@ def _may_end_so(entry: Entry) -> bool:
     request, outcome = entry.request, entry.outcome
     if outcome in OVERLOAD or outcome in _EXPECTED[request.behaviour]:
         return True
+    if request.model == "stories" and outcome == "model_failed":  # it had begun
+        return True
     is_leaving = request.leaves_after_s is not None or request.leaves_after_chunks is not None
     return outcome == LEFT and is_leaving
 

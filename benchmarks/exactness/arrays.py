@@ -34,7 +34,7 @@ def asked(
 ) -> Verdict:
     """200 requests of 1 to 3 rows at once: each as by itself; batched where rows do not depend."""
     warnings = _Warnings()
-    logger = logging.getLogger("headway.runtime.batching.warming")
+    logger = logging.getLogger("headway.runtime.batching.calibration")
     logger.addHandler(warnings)
     try:
         values, found, batches = asyncio.run(_answers(model, **how))

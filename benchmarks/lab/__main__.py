@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.__main__ import main
+from benchmarks.__main__ import keep_rows, main
 from benchmarks.lab import (
     chat_deciding,
     chat_front,
@@ -45,4 +45,4 @@ BENCHMARKS: dict[str, Benchmark] = {
 ON_DEMAND = {*chat_load.BENCHMARKS, *chat_front.BENCHMARKS, *chat_right.BENCHMARKS}
 
 if __name__ == "__main__":
-    sys.exit(main("benchmarks.lab", BENCHMARKS, ON_DEMAND))
+    sys.exit(main("benchmarks.lab", BENCHMARKS, ON_DEMAND, keep_rows))

@@ -24,7 +24,7 @@ import headway
 from benchmarks.report import Bar, Benchmark, Report
 from headway.config import KeyConfig, ModelConfig, ServerConfig
 from headway.core.generation.limits import Limits
-from headway.core.generation.wishes import wishes_of
+from headway.core.generation.options import generation_options
 from headway.hosting.generation.pieces import Generation
 from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.registry import Ask, Registry
@@ -186,7 +186,7 @@ async def _over_http(port: int, tokens: int) -> float:
 
 async def _in_process(model: ServedGenerator, tokens: int) -> float:
     """As a sink of the server has it: a call for each piece."""
-    wishes = wishes_of({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
+    wishes = generation_options({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
     began, seen = time.process_time(), 0
     ended, over = asyncio.Semaphore(0), set[Any]()
 

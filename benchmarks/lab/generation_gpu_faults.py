@@ -14,7 +14,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.hosting.generation.engine import EngineModel
 from headway.models.chat.model import LanguageModel
-from headway.runtime.generation.loop import Output, PlainTokens
+from headway.runtime.generation.loop import PlainTokens, SequenceOutput
 from headway.runtime.generation.process import EngineProcess
 from headway.runtime.workers.process.options import ProcessOptions
 
@@ -82,7 +82,7 @@ async def _answers(folder: Path, *, is_broken: bool) -> tuple[dict[int, list[int
     moved = asyncio.Event()
     heard: list[float] = []
 
-    def report(plain: PlainTokens, outputs: Sequence[Output]) -> None:
+    def report(plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
         heard.append(time.monotonic())
         for sequence, token in zip(*plain, strict=True):
             tokens.setdefault(sequence, []).append(token)

@@ -23,7 +23,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Decode, Prefill, Step
 from headway.engine.gpu.steps.runner import GpuRunner
-from headway.runtime.generation.loop import Command, EngineLoop, Submit
+from headway.runtime.generation.loop import Command, EngineLoop, SubmitSequence
 from headway.runtime.generation.loop import Report as Told
 
 FLOPS = 790e12
@@ -219,7 +219,7 @@ class PacedInbox:
             while self._next is not None and self.started + self._next[0] <= now:
                 at, asked = self._next
                 asked = asked._replace(arrived_at=self.started + at)
-                commands.append(Submit(asked, Sampling(temperature=0.0)))
+                commands.append(SubmitSequence(asked, Sampling(temperature=0.0)))
                 self._next = next(self._coming, None)
             if not self.left:
                 return None

@@ -2,9 +2,9 @@
 
 `python -m benchmarks.lab.generation_online [--shapes 8B 1B] [--seconds 20] [--runs 1]`, on a
 machine with a GPU (8B: of 24 GB and more). The model has the shape of a published one, and random
-weights. Prompts are 32–512 token ids, answers 8–128 tokens, all lengths exact. vLLM's figures are
-of vLLM 0.24.0's engine *without* HTTP, on an H200, taken apart. `--shapes tiny` runs on any CPU.
-Results are printed as they come; the table follows at the end, or where it breaks off.
+weights. Prompts are 32–512 token ids, answers 8–128 tokens, all lengths exact.
+`--shapes tiny` runs on any CPU. Results are printed as they come; the table follows at the end,
+or where it breaks off.
 """
 
 import argparse
@@ -34,16 +34,6 @@ RATES: dict[str, tuple[float, ...]] = {"8B": (25, 48, 86), "1B": (60, 125, 225),
 COMPARED = {"8B": 48.0, "tiny": 8.0}  # once more, with every prompt in one step
 # Milliseconds, p50 and p99: first token, between tokens, whole answer.
 Figures = tuple[float, float, float, float, float, float]
-VLLM: dict[tuple[str, float], Figures] = {
-    ("1B", 60): (17, 51, 2.1, 17.4, 225, 784),
-    ("1B", 125): (19, 84, 2.4, 14.7, 277, 854),
-    ("1B", 225): (812, 2326, 9.8, 18.7, 1515, 3264),  # saturated: 12,869 tok/s
-    ("8B", 25): (25, 69, 5.2, 24.1, 446, 899),
-    ("8B", 48): (33, 84, 5.7, 29.7, 582, 1394),
-    ("8B", 86): (44, 96, 8.5, 34.0, 858, 1916),
-}
-HELD_MS = 100.0  # first token, p50, where vLLM is saturated
-NAMES = ("first token p50", "first token p99", "between tokens p50", "between tokens p99")
 START_S = 300.0
 
 
@@ -278,16 +268,13 @@ def report_of(measured: list[Measured], notes: list[str]) -> Report:
     rows: list[list[object]] = []
     bars: list[Bar] = []
     for each in measured:
-        vllm = VLLM.get((each.shape, each.rate))
-        pairs = [each.figures[at : at + 2] for at in (0, 2, 4)]
-        theirs = [vllm[at : at + 2] for at in (0, 2, 4)] if vllm else [()] * 3
-        cells = [_cell(*both) for both in zip(pairs, theirs, strict=True)]
+        cells = [_cell(*each.figures[at : at + 2]) for at in (0, 2, 4)]
         name = each.shape if each.is_chunked else f"{each.shape}, prompts in one step"
         front = f"{each.front_us:.1f} µs ({each.front_us * each.tok_s / 1e4:.0f} % of a core)"
         rows.append([name, f"{each.rate:g}", f"{each.tok_s:,.0f}", *cells, front])
-        bars += _bars(each, vllm)
+        bars.append(_bar(each))
     return Report(
-        "Generation online over HTTP (vLLM's engine without HTTP in brackets)",
+        "Generation online over HTTP",
         [
             *("shape", "req/s", "tok/s", "first token, ms p50 / p99", "between tokens"),
             *("whole answer", "CPU of the front a token"),
@@ -298,32 +285,16 @@ def report_of(measured: list[Measured], notes: list[str]) -> Report:
     )
 
 
-def _cell(ours: tuple[float, ...], theirs: tuple[float, ...]) -> str:
-    said = " / ".join(f"{each:.3g}" if each < 1000 else f"{each:,.0f}" for each in ours)
-    if not theirs:
-        return said
-    return f"{said} ({' / '.join(f'{each:,g}' for each in theirs)})"
+def _cell(*figures: float) -> str:
+    return " / ".join(f"{each:.3g}" if each < 1000 else f"{each:,.0f}" for each in figures)
 
 
-def _bars(each: Measured, vllm: Figures | None) -> list[Bar]:
-    what = f"{each.shape} at {each.rate:g} req/s"
-    is_whole = not each.failed and not each.unanswered
-    bars = [
-        Bar(
-            f"{what}: every answer comes, with its exact number of tokens",
-            f"{each.answers} answers, {each.failed} failed, {each.unanswered} unanswered",
-            is_whole,
-        )
-    ]
-    if vllm is None or not each.is_chunked:
-        return bars
-    if vllm[0] > HELD_MS:
-        asked = f"{what}, where vLLM is saturated: first token p50 ≤ {HELD_MS:g} ms"
-        bars.append(Bar(asked, f"{each.figures[0]:.1f} ms", each.figures[0] <= HELD_MS))
-    for name, ours, theirs in zip(NAMES, each.figures, vllm, strict=False):
-        asked = f"{what}: {name} ≤ vLLM's {theirs:g} ms"
-        bars.append(Bar(asked, f"{ours:.2f} ms", ours <= theirs))
-    return bars
+def _bar(each: Measured) -> Bar:
+    return Bar(
+        f"{each.shape} at {each.rate:g} req/s: every answer comes, with its exact number of tokens",
+        f"{each.answers} answers, {each.failed} failed, {each.unanswered} unanswered",
+        not each.failed and not each.unanswered,
+    )
 
 
 def main() -> None:
@@ -356,7 +327,6 @@ def main() -> None:
             f"{options.runs} × {options.seconds:g} s of Poisson arrivals at each rate; prompts of "
             "32–512 token ids, 8–128 tokens out, greedy, one event a token; the load on a core of "
             "its own",
-            "vLLM 0.24.0: its figures on an H200, of its engine in process, 15 s a rate",
             machine(),
         ]
         print(report_of(stage.measured, notes).to_markdown(), flush=True)

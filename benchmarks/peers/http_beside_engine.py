@@ -36,14 +36,14 @@ def chat_http(quick: bool) -> Report:
     ratios = {load: _ratio(*each) for load, each in rates.items()}
     return Report(
         "The chat over HTTP beside the same engine in process",
-        ["at once", "in process, tok/s", "over HTTP, tok/s", "ratio", "turns over HTTP, tok/s"],
+        ["at once", "in process, tok/s", "over HTTP, tok/s", "ratio", "least to most of a turn"],
         [
             [
                 load,
                 f"{statistics.mean(own_rates):.0f}",
                 f"{statistics.mean(http_rates):.0f}",
                 f"{ratios[load]:.3f}",
-                ", ".join(f"{rate:.0f}" for rate in http_rates),
+                f"{min(http_rates):.0f} to {max(http_rates):.0f}",
             ]
             for load, (own_rates, http_rates) in rates.items()
         ],

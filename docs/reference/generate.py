@@ -6,7 +6,6 @@
 """
 
 import argparse
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from headway.flags import described
 from headway.hosting.registry import Registry
 from headway.observe.metrics import Metrics
 from headway.server.families import metrics
-from headway.server.families.openapi.document import document_of
 from headway.server.run import routes_of
 from headway.server.service.inference import Inference
 from headway.server.service.routes import Route
@@ -56,12 +54,10 @@ def http() -> str:
         "Where the server has keys, each route takes one with the right named here; `open` takes "
         "none, `read` any key. `/openapi.json` describes bodies and answers, `/docs` shows them.",
     ]
-    described_ = document_of([], _routes(), version="0")["paths"]
     found: dict[str, list[str]] = {tag: [] for tag in TAGS}
     for row in _routes():
-        operation = described_.get(row.template, {}).get(row.method.lower())
-        tag, summary = _told(operation, row.template, row.handler)
-        found[tag].append(f"| `{row.method} {row.template}` | {row.access.value} | {summary} |")
+        right = row.access.value
+        found[row.tag].append(f"| `{row.method} {row.template}` | {right} | {row.summary} |")
     for tag, title in TAGS.items():
         lines += [f"## {title}", "| route | right | |\n|---|---|---|\n" + "\n".join(found[tag])]
     return _joined(lines)
@@ -70,26 +66,6 @@ def http() -> str:
 def _routes() -> list[Route]:
     page = metrics.MetricsPage(Metrics(), version="0")
     return routes_of(Inference(Registry())) + page.routes()
-
-
-def _told(operation: Any, path: str, handler: Any) -> tuple[str, str]:
-    if operation is not None:
-        return operation["tags"][0], operation["summary"]
-    document = (inspect.getdoc(handler) or "").split("\n")[0]
-    if path.startswith("/v1/predict/"):
-        return "plain", "One value, or several as `items`, through a model written in Python"
-    known = {
-        "/docs": "The routes, as a page",
-        "/chat": "A page to talk to a language model",
-        "/openapi.json": "The routes, as OpenAPI 3.1",
-        "/metrics": "Figures for Prometheus",
-        "/admin/models": "Every model and version, with its state",
-        "/admin/models/{model}/unload": "Unload a model; what it has begun is finished",
-        "/admin/models/{model}/adapters": "The adapters that a language model has loaded",
-        "/admin/models/{model}/adapters/{adapter}/unload": "Unload an adapter",
-        "/admin/drain": "Whether the server is draining; posted, it drains or stops draining",
-    }
-    return "", known.get(path, document)
 
 
 # ---- the command

@@ -20,13 +20,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"
 _NAME = r"^[A-Za-z0-9][\w.\-]*$"
 MAX_BODY_BYTES = 64 * 2**20
+MAX_JSON_BYTES = 16 * 2**20
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
 def _doc(description: str, **limits: Any) -> Meta:
-    """What a setting is for, and which values it may have."""
+    """The description and the limits of a setting."""
     return Meta(description=description, **limits)
 
 
@@ -220,6 +221,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         str, _doc("the name in /v2; some clients look for triton", min_length=1)
     ] = "headway"
     max_body_bytes: Annotated[Count, _doc("largest HTTP body or gRPC message")] = MAX_BODY_BYTES
+    max_json_bytes: Annotated[
+        Count, _doc("largest JSON in a body; binary tensors and files may be larger")
+    ] = MAX_JSON_BYTES
     max_held_bytes: Annotated[
         Count, _doc("most bytes of request bodies at once, over all connections")
     ] = 2**30
@@ -341,8 +345,7 @@ class KeysFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A whole `headway.toml`: `[server]`, and one table for each of `[[models]]` and `[[keys]]`.
 
-    What stands in `[every_model]` is for all models of `server.repository`, whatever their
-    `model.toml` says.
+    `[every_model]` overrides the `model.toml` of all models of `server.repository`.
     """
 
     server: ServerConfig = ServerConfig()
@@ -363,7 +366,7 @@ def load(path: Path) -> Config:
 
 
 def of_tables(tables: Mapping[str, Any], where: str) -> Config:
-    """The same from what a program has put together."""
+    """A configuration from tables that a program has made."""
     named: Mapping[str, type[msgspec.Struct]] = {
         "server": ServerConfig,
         "models": ModelConfig,
@@ -435,12 +438,12 @@ def converted(
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         found = in_words(str(error), given, kind, tables)
-        # What was typed or passed stands in no table of the server.
+        # Settings that were typed or passed are in no table.
         found = f"{where}: {found}" if where else found.removeprefix("[server] ")
         raise ConfigError(found) from error
 
 
 class TypedText(str):
-    """A value from the command line, whose type its reader knows: `models/options.py`."""
+    """A value from the command line; its reader, `models/options.py`, knows its type."""
 
     __slots__ = ()

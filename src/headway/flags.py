@@ -1,5 +1,5 @@
-"""Settings as flags and variables, derived from the structs of `config.py`; and which counts where
-several say something."""
+"""Settings as flags and variables, derived from the structs of `config.py`; and which one
+counts."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def resolve(
     environment: Mapping[str, str],
     typed: Mapping[str, str | bool],
 ) -> Config:
-    """What was typed on the command line before the environment before the file (`base`).
+    """Flags override the environment, which overrides the file (`base`).
 
     A model's setting that is typed, or in the environment, is for every model of the file.
     """
@@ -113,7 +113,7 @@ def flags(struct: Struct) -> list[Flag]:
 
 
 def described(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """What each field is for."""
+    """The description of each field."""
     hints = get_type_hints(struct, include_extras=True)
     return {name: _description(hints[name]) for name in struct.__struct_fields__}
 

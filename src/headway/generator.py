@@ -19,19 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
+from headway.core.generation.options import generation_options
 from headway.core.generation.sequence import Finished
-from headway.core.generation.wishes import wishes_of
 from headway.errors import Closed, ConfigError
 from headway.runtime.batching.entrance import deadline_at
 from headway.runtime.calling.inputs import check_tenant, priority_of
 from headway.runtime.generation.adapter_book import AdapterBook
-from headway.runtime.generation.loop import GenerationLoad, Output, StepRunner
+from headway.runtime.generation.loop import GenerationLoad, SequenceOutput, StepRunner
 from headway.runtime.generation.thread import GenerationThread
 
 if TYPE_CHECKING:
     from headway.hosting.generation.front import Front
     from headway.hosting.generation.language import Language
-    from headway.hosting.generation.pieces import Piece as ServedPiece
+    from headway.hosting.generation.pieces import AnswerPiece as ServedPiece
     from headway.hosting.registry import Ask
     from headway.runtime.driving.streams import OpenStream
 
@@ -221,14 +221,14 @@ class Generator:
         ask = _ask_of(options)
         if not self._share_prefixes:
             options.setdefault("cache_salt", secrets.token_hex(16))
-        sampling = wishes_of({**language.defaults, **options})
+        sampling = generation_options({**language.defaults, **options})
         language.check_named(sampling)
         ids = await language.read(prompt)
         asked = Generation((tuple(ids),), sampling, shows_empty=True, shows_end=True)
         return _Opened(self._front().open(asked, ask), len(ids))
 
     def _front(self) -> "Front":
-        """Of the event loop that this runs in."""
+        """The front of the running event loop."""
         from headway.hosting.generation.front import Front
         from headway.observe.generation import GenerationRecorder
 
@@ -244,7 +244,7 @@ class Generator:
             self._fronts[loop] = front
         return front
 
-    def _report(self, outputs: Sequence[Output]) -> None:
+    def _report(self, outputs: Sequence[SequenceOutput]) -> None:
         """In the engine's thread. Each front takes its own sequences."""
         for front in list(self._fronts.values()):
             front.report(outputs)
@@ -281,9 +281,9 @@ class _Reading:
                     come, self._come = self._come, []
                     for _, text, token, logprobs, reason, finished, _ in come:
                         tokens = () if token is None else (token,)
-                        said = () if logprobs is None else (logprobs,)
+                        shown = () if logprobs is None else (logprobs,)
                         self.finished = finished
-                        yield _new_piece((text, tokens, said, reason))
+                        yield _new_piece((text, tokens, shown, reason))
                 if self._is_woken:
                     self._come = stream.take()
                     if self._come:

@@ -1,4 +1,4 @@
-"""What the machine, or the container, has: free memory, cores; and what one call took at most.
+"""Free memory and cores of the machine or container, and the peak memory of one call.
 
 None where that is unknown."""
 
@@ -17,7 +17,7 @@ def free_bytes() -> int | None:
 
 
 def free_host_bytes() -> int | None:
-    """Of the machine, or of the container if that has less."""
+    """Free memory of the machine, or of the container if that has less."""
     known = [each for each in (_available(), _container_room()) if each is not None]
     return min(known, default=None)
 
@@ -89,7 +89,7 @@ def _available() -> int | None:
 
 
 def _container_room() -> int | None:
-    """What files have left in the page cache counts as used there, and is given up when needed."""
+    """Page cache of files counts as used there, but is given up when needed."""
     try:
         most = (_CGROUP / "memory.max").read_text().strip()
         used = (_CGROUP / "memory.current").read_text().strip()

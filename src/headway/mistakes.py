@@ -1,4 +1,4 @@
-"""A wrong setting in a person's words: where it stands, what was given, what would work.
+"""A wrong setting in plain words: its place, the given value, and what is expected.
 
 msgspec finds the mistakes and says `Expected `int`, got `str` - at `$.models[0].max_queue``; here
 that becomes `[[models]] 'a': max_queue: a whole number is expected, not 'many'`.
@@ -32,8 +32,9 @@ Struct = type[msgspec.Struct]
 def in_words(
     message: str, given: Mapping[str, Any], kind: Struct, tables: Mapping[str, Struct]
 ) -> str:
-    """What msgspec says of `given`, which should have become a `kind`. `tables` are those of the
-    file, by name: a setting of one may stand in another."""
+    """msgspec's message about `given`, which should have become a `kind`, in plain words.
+
+    `tables`: those of the file, by name, to find out that a setting belongs to another one."""
     found = _PLACE.fullmatch(message)
     assert found is not None  # it matches everything
     path = _steps(found["path"] or "")

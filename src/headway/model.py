@@ -47,7 +47,7 @@ class Cancel:
 
 
 class ModelHandle(Generic[In, Out]):
-    """Another model of the same server, for a model that says in `uses` that it calls it.
+    """Another model of the same server, for a model that lists it in `uses`.
 
     What it is given is queued and batched as if a client had sent it, with the deadline, the
     priority and the tenant of the request that is being answered, and is withdrawn when nobody
@@ -67,18 +67,18 @@ class ModelHandle(Generic[In, Out]):
         """One value, as the model's own `prepare` or `predict` takes it; its result."""
         raise NotImplementedError
 
-    async def many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
+    async def many(self, values: Iterable[In], **options: Any) -> list[Out]:
         """Several values, results in order. The first error withdraws the others."""
         raise NotImplementedError
 
-    def stream(self, value: In, **wishes: Any) -> AsyncIterator[Any]:
+    def stream(self, value: In, **options: Any) -> AsyncIterator[Any]:
         raise NotImplementedError
 
-    def call(self, value: In, **wishes: Any) -> Out:
+    def call(self, value: In, **options: Any) -> Out:
         """From a `def predict`, which runs in a thread of its own."""
         raise NotImplementedError
 
-    def call_many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
+    def call_many(self, values: Iterable[In], **options: Any) -> list[Out]:
         raise NotImplementedError
 
 
@@ -102,9 +102,9 @@ class Model(Generic[In, Out]):
     # items' sizes come to, and lengths may be mixed.
     packed: bool = False
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
-    # by `predict`; what a batch costs is reckoned so. Empty: any size.
+    # by `predict`; costs are computed with them. Empty: any size.
     pad_sizes: ClassVar[Sequence[int]] = ()
-    # Of answers that are bytes, on the plain route, e.g. "audio/wav"; empty: told by their first
+    # Of answers that are bytes, on the plain route, e.g. "audio/wav"; empty: by their first
     # bytes. With it, texts are answered as they are, too: "text/html".
     media_type: ClassVar[str] = ""
     # Models of the same server that this one calls, by name: `await self.models["embed"](text)`.
@@ -157,7 +157,7 @@ class Tensor:
 
     @property
     def array_dtype(self) -> str:
-        """What its arrays have: numpy knows no bfloat16."""
+        """The dtype of its arrays: numpy has no bfloat16."""
         return "float32" if self.dtype == "bfloat16" else self.dtype
 
 

@@ -106,7 +106,7 @@ def lengths(values: Sequence[ArrayLike], *, axis: int = 0) -> list[int]:
 
 
 def padded_length(longest: int, *, multiple_of: int = 1, length: int | None = None) -> int:
-    """What a batch with such a longest value is filled up to."""
+    """The length that a batch with this longest value is padded to."""
     if multiple_of < 1:
         raise InvalidInput(f"multiple_of must be at least 1, not {multiple_of}")
     if length is not None and longest > length:

@@ -34,7 +34,7 @@ _LISTENING = frozenset(
 )
 
 
-def asgi(models: Any, *, name: str | None = None, **settings: Any) -> "Application":
+def asgi(models: Any, *, name: str | None = None, **settings: Any) -> "MountedApplication":
     """Models as an ASGI application, with every route of `headway serve`; to be mounted in FastAPI
     or Starlette, also under a prefix, or served by any ASGI server.
 
@@ -43,7 +43,7 @@ def asgi(models: Any, *, name: str | None = None, **settings: Any) -> "Applicati
     """
     for each in sorted(_LISTENING & settings.keys()):
         raise ConfigError("the ASGI server that runs the application decides it", field=each)
-    return Application(*_read(models, name, settings))
+    return MountedApplication(*_read(models, name, settings))
 
 
 def serve(models: Any, *, name: str | None = None, **settings: Any) -> None:
@@ -97,7 +97,7 @@ def running(models: Any, *, name: str | None = None, **settings: Any) -> Iterato
         thread.join()
 
 
-class Models(Mapping[str, ModelHandle[Any, Any]]):
+class ModelHandles(Mapping[str, ModelHandle[Any, Any]]):
     """The models of an application, by name, for a program's own routes."""
 
     def __init__(self, handle: Callable[[str], ModelHandle[Any, Any]], names: list[str]) -> None:
@@ -130,7 +130,7 @@ class _Started(NamedTuple):
     handle: Callable[[str], ModelHandle[Any, Any]]
 
 
-class Application:
+class MountedApplication:
     """An ASGI application. Its models are loaded when the lifespan begins, and drained when it
     ends; where the parent sends no lifespan (a mounted application gets none), at the first
     request, and when the event loop ends. `FastAPI(lifespan=app.lifespan)` says so explicitly.
@@ -142,10 +142,10 @@ class Application:
         self._life: _Life | None = None
 
     @property
-    def models(self) -> Models:
+    def models(self) -> ModelHandles:
         """`await app.models["embed"](text)` in a route of yours, queued with all other calls; once
         the application has started."""
-        return Models(self._handle, [each.name for each in self._config.models])
+        return ModelHandles(self._handle, [each.name for each in self._config.models])
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
@@ -331,6 +331,6 @@ def _place_of(found: Any) -> str:
 
 
 def _is_found_at(where: str, found: object) -> bool:
-    """Whether another process finds this very object by its name."""
+    """Does another process find this very object by its name?"""
     module, _, name = where.partition(":")
     return module != "__main__" and getattr(sys.modules.get(module), name, None) is found

@@ -367,6 +367,8 @@ class Ledger:
         outcome = self._outcome(value, answer)
         self.outcomes[value.kind, outcome] += 1
         allowed = {"queue_full", "shed"} | _EXPECTED[value.kind]
+        if wishes.how == "stream":  # one that has begun ends with its batch
+            allowed.add("model_failed")
         if wishes.deadline_ms is not None:
             allowed.add("deadline_exceeded")
         if wishes.vanishes_after_s is not None:

@@ -1,11 +1,11 @@
 """Clients that come back together: in step, or because they wait for each other. Virtual time."""
 
 import pytest
+from benchmarks.worlds import Clients, Curve, World
 
 from headway.core.policy import Firing
 from headway.lab.oracle import best_of, score_grid
 from headway.lab.simulate import Outcome, simulate
-from headway.lab.worlds import Clients, Curve, World
 
 CPU, MIXED, GPU = Curve(1, 0.8, 32), Curve(2, 0.2, 32), Curve(5, 0.05, 64)
 REQUESTS = 4_000

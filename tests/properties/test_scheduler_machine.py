@@ -34,7 +34,6 @@ from headway.core.items import (
     Refuse,
     Run,
     Wait,
-    split,
 )
 from headway.core.policy import Firing, Order, Policy
 from headway.errors import DeadlineExceeded, InputTooLarge, QueueFull, Shed
@@ -141,16 +140,15 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _submit(self, whole: Item) -> None:
         limit = self.policy.max_batch_size
-        parts = split(whole, limit, self.ids) if whole.rows > limit else [whole]
-        try:
-            self.scheduler.submit(parts[0], request_rows=whole.rows)
-        except (DeadlineExceeded, InputTooLarge, QueueFull, Shed) as refusal:
-            for part in parts:
+        for start in range(0, whole.rows, limit):
+            part = whole if not start else whole._replace(id=next(self.ids))
+            part = part._replace(rows=min(limit, whole.rows - start))
+            try:
+                self.scheduler.submit(part)
+            except (DeadlineExceeded, InputTooLarge, QueueFull, Shed) as refusal:
                 self._end(part, f"refused at the door: {refusal.code}")
-            return
-        for part in parts[1:]:
-            self.scheduler.submit(part)
-        self.waiting |= {part.id: part for part in parts}
+            else:
+                self.waiting[part.id] = part
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), ask=st.booleans())
@@ -194,7 +192,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             del self.ended[item.id]
             self.waiting[item.id] = item
             self.lost.add(item.id)
-        if len({item.id if item.request is None else -item.request for item in batch.items}) == 1:
+        if len(batch.items) == 1:
             self.losses_alone.update(item.id for item in batch.items)
         self.scheduler.lost(
             batch, waiting, max_losses=max_losses, reason="killed", out_of_memory=out_of_memory

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headway.core.items import Wait
-from headway.core.operating.versions import Lifecycle, Load, Offer, Retire, State, VersionPolicy
+from headway.core.operating.versions import (
+    Lifecycle,
+    Load,
+    Offer,
+    Retire,
+    VersionPolicy,
+    VersionState,
+)
 
 offers = st.dictionaries(st.integers(1, 4), st.sampled_from("ab"), max_size=4).map(
     lambda found: [Offer(version, fingerprint) for version, fingerprint in found.items()]
@@ -142,7 +149,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_index_tells_the_truth(self) -> None:
-        ready = {each.version for each in self.life.index() if each.state is State.READY}
+        ready = {each.version for each in self.life.index() if each.state is VersionState.READY}
         assert ready == set(self.life.serving())
         assert {each.version for each in self.offered} <= {
             each.version for each in self.life.index()

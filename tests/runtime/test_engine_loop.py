@@ -12,7 +12,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.runtime.generation import loop as engine_loop
-from headway.runtime.generation.loop import Command, EngineLoop, Report, Submit
+from headway.runtime.generation.loop import Command, EngineLoop, Report, SubmitSequence
 
 STEP_S = 0.01
 LIMITS = Limits(blocks=100, max_sequences=8, step_tokens=64, max_stretch=50.0)
@@ -87,7 +87,7 @@ class Clock:
 
 
 def submit(number: int, at: float, tokens: int = 50) -> tuple[float, Command]:
-    return at, Submit(Sequence(number, at, (1, 2, 3), tokens), Sampling(temperature=0.0))
+    return at, SubmitSequence(Sequence(number, at, (1, 2, 3), tokens), Sampling(temperature=0.0))
 
 
 def run(

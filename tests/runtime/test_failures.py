@@ -446,16 +446,14 @@ async def test_a_job_that_raises_does_not_end_the_thread(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken:
-        def run(self) -> None:
+        async def work(self) -> None:
             raise RuntimeError("a bug of ours")
-
-        async def run_async(self) -> None: ...
 
     class Sets(Broken):
         def __init__(self) -> None:
             self.is_run = threading.Event()
 
-        def run(self) -> None:
+        async def work(self) -> None:
             self.is_run.set()
 
     worker, second = ThreadWorker("headway-survivor"), Sets()

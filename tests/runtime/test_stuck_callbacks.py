@@ -12,7 +12,7 @@ import pytest
 from headway import Batcher, DeadlineExceeded, InvalidInput, Model, ModelFailed, batched
 from headway.errors import NotReady
 from headway.events import Refused
-from headway.runtime.calling import front
+from headway.runtime.calling import callback_thread
 from headway.testing import FakeModel, Recorder
 
 pytestmark = pytest.mark.real_time
@@ -95,7 +95,7 @@ async def test_the_stuck_one_has_its_deadline_too(where: str, gate: Gate) -> Non
 async def test_others_go_on_in_another_thread(
     where: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "_LONG_S", 0.05)
+    monkeypatch.setattr(callback_thread, "_LONG_S", 0.05)
     async with asyncio.timeout(MOST_S), stuck_in(where, gate) as batcher:
         stuck = asyncio.create_task(batcher.submit("stuck"))
         await entered(gate)
@@ -122,7 +122,7 @@ async def test_with_a_limit_the_stuck_one_is_told(where: str, gate: Gate) -> Non
 async def test_with_a_long_limit_others_do_not_wait_for_it(
     where: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "_LONG_S", 0.02)
+    monkeypatch.setattr(callback_thread, "_LONG_S", 0.02)
     async with (
         asyncio.timeout(MOST_S),
         stuck_in(where, gate, execute_timeout_ms=200) as batcher,
@@ -138,8 +138,8 @@ async def test_with_a_long_limit_others_do_not_wait_for_it(
 async def test_past_a_number_of_them_nobody_is_let_in_until_one_is_back(
     where: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "_LONG_S", 0.05)
-    monkeypatch.setattr(front, "_MOST_STUCK", 2)
+    monkeypatch.setattr(callback_thread, "_LONG_S", 0.05)
+    monkeypatch.setattr(callback_thread, "_MOST_STUCK", 2)
     async with asyncio.timeout(MOST_S), stuck_in(where, gate) as batcher:
         stuck = [asyncio.create_task(batcher.submit("stuck")) for _ in range(2)]
         for _ in stuck:
@@ -164,8 +164,10 @@ async def test_past_a_number_of_them_nobody_is_let_in_until_one_is_back(
 async def test_what_was_done_before_the_stuck_one_is_handed_over(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "_LONG_S", 0.05)
-    monkeypatch.setattr(front, "_HAND_OVER_S", MOST_S)  # together, if it ever comes to that
+    monkeypatch.setattr(callback_thread, "_LONG_S", 0.05)
+    monkeypatch.setattr(
+        callback_thread, "_HAND_OVER_S", MOST_S
+    )  # together, if it ever comes to that
     async with asyncio.timeout(MOST_S), stuck_in("prepare", gate) as batcher:
         first = asyncio.create_task(batcher.submit("first"))
         stuck = asyncio.create_task(batcher.submit("stuck"))

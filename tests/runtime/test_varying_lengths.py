@@ -7,7 +7,6 @@ import numpy
 import pytest
 
 from headway import Batcher, Tensor, TensorModel
-from headway.events import PaddingRevoked
 from headway.testing import Recorder
 
 Arrays = dict[str, Any]
@@ -268,65 +267,16 @@ async def test_one_that_fills_up_by_itself_where_an_index_is_zero_is_not_padded(
     assert sorted(model.shapes) == [(1, 3), (1, 7)]
 
 
-class Deceives(Attention):
-    """Minds its mask while it is tried, and not with any text of more than two words."""
-
-    def predict(self, batch: Arrays) -> Arrays:
-        self.minds_mask = bool(batch["input_ids"].max() < 2)
-        return super().predict(batch)
-
-
-class DeceivesAsync(Deceives):
-    async def predict(self, batch: Arrays) -> Arrays:  # type: ignore[override]
-        return super().predict(batch)
-
-
-def as_alone(values: list[Arrays]) -> list[Any]:
-    return [Deceives().predict(value)["text"] for value in values]
-
-
-@pytest.mark.parametrize("kind", [Deceives, DeceivesAsync])
-@pytest.mark.parametrize("batch_sizes", [(), (1, 8)])
-async def test_a_wrong_verdict_is_found_while_it_serves_before_anybody_is_answered(
-    kind: type[Deceives], batch_sizes: tuple[int, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    model, recorder = kind(), Recorder()
-    values = request(3, 7, 5, 7, rows=2)
-    async with Batcher(
-        model, compose="fifo", observers=[recorder], max_batch_size=8, batch_sizes=batch_sizes
-    ) as batcher:
+async def test_nothing_is_tried_while_it_serves() -> None:
+    model = Attention()
+    async with Batcher(model, compose="fifo") as batcher:
         model.shapes.clear()
-        answers = await together(batcher, values)
-        assert model.shapes[0] == (8, 7)  # it was padded
-        later = await together(batcher, values)
-    for answer, expected in zip([*answers, *later], as_alone(values) * 2, strict=True):
-        numpy.testing.assert_allclose(answer["text"], expected, rtol=1e-4)
-    [revoked] = [event for event in recorder.events if isinstance(event, PaddingRevoked)]
-    assert revoked.model == kind.__name__
-    assert "Only equal lengths share a batch from now on" in caplog.text
-
-
-async def test_those_who_were_queued_to_be_padded_are_not() -> None:
-    model = Deceives()
-    values = request(*(3 + n % 5 for n in range(40)))
-    async with Batcher(model, compose="fifo", max_batch_size=8) as batcher:
-        answers = await together(batcher, values)
-    for answer, expected in zip(answers, as_alone(values), strict=True):
-        numpy.testing.assert_allclose(answer["text"], expected, rtol=1e-4)
-
-
-async def test_a_padded_model_is_looked_at_now_and_then() -> None:
-    model, recorder = Attention(), Recorder()
-    async with Batcher(model, compose="fifo", observers=[recorder]) as batcher:
-        model.shapes.clear()
-        for _ in range(400):
+        for _ in range(4):
             await together(batcher, request(3, 7))
-    looks = sum(shape[0] == 1 for shape in model.shapes)
-    assert looks == 10  # batches 1, 2, 4 … 256, and 384
-    assert not [event for event in recorder.events if isinstance(event, PaddingRevoked)]
+    assert model.shapes == [(2, 7)] * 4
 
 
-async def test_what_a_model_says_of_itself_is_not_looked_at() -> None:
+async def test_what_a_model_says_of_itself_is_not_tried() -> None:
     class Declared(Attention):
         pads: ClassVar[Any] = {"input_ids": 0, "attention_mask": 0}
 
@@ -335,18 +285,3 @@ async def test_what_a_model_says_of_itself_is_not_looked_at() -> None:
         model.shapes.clear()
         await together(batcher, request(3, 7))
     assert model.shapes == [(2, 7)]
-
-
-async def test_numbers_that_are_none_do_not_end_padding() -> None:
-    class Logs(Attention):
-        def predict(self, batch: Arrays) -> Arrays:
-            answer = super().predict(batch)
-            if batch["input_ids"].max() > 1:
-                answer["text"] = numpy.where(answer["text"] > 0, answer["text"], -numpy.inf)
-                answer["text"][:, 0] = numpy.nan
-            return answer
-
-    recorder = Recorder()
-    async with Batcher(Logs(), compose="fifo", observers=[recorder]) as batcher:
-        await together(batcher, request(3, 7))
-    assert not [event for event in recorder.events if isinstance(event, PaddingRevoked)]

@@ -12,8 +12,8 @@ from headway.server.config_changes import LIVE
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()
 TOLD = dict(re.findall(r"^\|(?: [^|]+\|)? `(\w+)`[^|]* \| `([^`]+)` \|", TEXT, flags=re.MULTILINE))
 SETTINGS = [
-    *("max_body_bytes", "max_header_bytes", "max_tensor_elements", "max_request_rows"),
-    *("max_connections", "max_handshakes", "max_held_bytes"),
+    *("max_body_bytes", "max_json_bytes", "max_header_bytes", "max_tensor_elements"),
+    *("max_request_rows", "max_connections", "max_handshakes", "max_held_bytes"),
     *("max_connections_per_address", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
     *("keep_alive_s", "stop_delay_s", "drain_s", "tls_cert", "tls_client_ca", "cors_origins"),
 ]

@@ -170,12 +170,12 @@ def check_device(device: str) -> list[Any]:
 
 
 def likely_device(asked: str) -> str:
-    """What a session is going to run on, if its device can be started."""
+    """The device that a session will run on, if it can be started."""
     return _device_name(_name_of(check_device(asked)[0]), asked)
 
 
 def device_of(session: Any, asked: str) -> str:
-    """What a session runs on: `cpu`, `cuda:0`, `openvino` …"""
+    """The device that a session runs on: `cpu`, `cuda:0`, `openvino` …"""
     return _device_name(session.get_providers()[0], asked)
 
 

@@ -34,7 +34,7 @@ _REASONS = {
     FireReason.KNEE: "a larger batch would not pay",
     FireReason.BUDGET: "the cost budget was used up (max_batch_cost)",
     FireReason.IDLE: "the worker was free, and waiting was not expected to pay",
-    FireReason.LINGER: "the worker waited a moment for company, as long as that paid",
+    FireReason.LINGER: "the worker waited a moment for more items, as long as that paid",
     FireReason.ALL_HERE: "all callers seen lately were there: none to wait for",
     FireReason.WINDOW: "the oldest had waited its window (max_wait_ms)",
     FireReason.DEADLINE: "later would have been too late for one of them",

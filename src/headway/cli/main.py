@@ -103,13 +103,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _hint(typed: str, flags: Sequence[str], *, is_only: bool) -> str:
-    """What may have been meant, for the end of a message; with its flag where there are several."""
+    """A suggestion for the end of a message, with its flag if there are several."""
     meant = f"; {_PEERS[typed]}" if typed in _PEERS else nearest(typed, flags)
     return meant if is_only or not meant else f"; {typed}: {meant.removeprefix('; ')}"
 
 
 def _parser(command: str = "") -> argparse.ArgumentParser:
-    """Of one command, or where none has this name, of all."""
+    """The flags of one command, or of all if none has this name."""
     parser = _Parser(
         prog="headway", description="The batching brain for model inference.", allow_abbrev=False
     )

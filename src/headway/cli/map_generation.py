@@ -32,18 +32,18 @@ def answer_of(served: "ServedGenerator") -> Callable[[Any], Awaitable[bytes]]:
     from headway.server.families.plain.handlers import json_of
 
     async def answer(value: Any) -> bytes:
-        prompt, wishes = prompt_of(value)
-        return json_of(await served.predict(prompt, Ask(parameters=wishes)))
+        prompt, options = prompt_of(value)
+        return json_of(await served.predict(prompt, Ask(parameters=options)))
 
     return answer
 
 
 def prompt_of(value: Any) -> tuple[Any, dict[str, Any]]:
-    """A line: a text, messages, token ids; or an object with one of them and wishes for it."""
+    """A line: a text, messages, token ids; or an object with one of them and options for it."""
     if not isinstance(value, dict):
         return value, {}
     found = [name for name in ("prompt", "messages") if name in value]
     if len(found) != 1:
         raise InvalidInput("an object needs either a prompt or messages")
     (name,) = found
-    return value[name], {each: wish for each, wish in value.items() if each != name}
+    return value[name], {each: option for each, option in value.items() if each != name}

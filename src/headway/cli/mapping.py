@@ -82,12 +82,14 @@ def add_parser(commands: "Commands") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from headway.offline.lines import head_of
-    from headway.offline.output import Note, Output
+    from headway.offline.output import Output, OutputNote
 
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = _config_of(arguments)
     _check_files(arguments.source, arguments.output)
-    note = Note(model=config.target, options=config.options, input_head=head_of(arguments.source))
+    note = OutputNote(
+        model=config.target, options=config.options, input_head=head_of(arguments.source)
+    )
     output = Output(arguments.output, note, arguments.source, overwrite=arguments.overwrite)
     try:
         with output:
@@ -216,7 +218,7 @@ class _Progress:
         rate = tally.lines / max(time.monotonic() - self._started, 1e-9)
         failed = f", {tally.failed} failed" if tally.failed else ""
         self._bar.set_postfix_str(f"{tally.lines} lines, {rate:.0f}/s{failed}", refresh=False)
-        if self._begin is None:  # what an earlier run did says nothing about this one's speed
+        if self._begin is None:  # the speed of an earlier run does not count
             self._begin = tally.end
             self._bar.initial = self._bar.n = tally.end
         self._bar.update(tally.end - self._bar.n)

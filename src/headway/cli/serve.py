@@ -66,7 +66,8 @@ FLAG_GROUPS = {
         *("log_level", "log_format", "access_log", "metrics", "tracing", "debug"),
     ),
     "limits on requests and connections": (
-        *("max_body_bytes", "max_held_bytes", "max_request_rows", "max_tensor_elements"),
+        *("max_body_bytes", "max_json_bytes", "max_held_bytes"),
+        *("max_request_rows", "max_tensor_elements"),
         *("max_connections", "max_connections_per_address", "max_handshakes"),
         *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
         *("keep_alive_s", "stream_interval_s"),
@@ -197,7 +198,8 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
 
 
 def _allow_open_files() -> None:
-    """As many as we may: a connection is one, and the usual limit of 1024 is for `select`."""
+    """Allow as many open files as permitted: each connection needs one, and the usual limit of 1024
+    exists for `select`."""
     try:
         import resource
     except ImportError:  # Windows

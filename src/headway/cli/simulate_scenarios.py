@@ -153,7 +153,7 @@ class _Stream:
 
     @property
     def own_rate_rps(self) -> float | None:
-        """As asked for, or as recorded; None in a closed loop."""
+        """The rate that was asked for or recorded; None in a closed loop."""
         spec = self._spec
         if spec.rate_rps is None and self._trace is not None:
             return workload.rate_of(self._trace)

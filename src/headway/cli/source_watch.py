@@ -103,7 +103,7 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _is_skipped(folder: Path) -> bool:
-    """What is hidden, generated or installed is not edited."""
+    """Hidden, generated and installed files are not edited."""
     name = folder.name
     return name.startswith(".") or name in _SKIPPED or (folder / "pyvenv.cfg").is_file()
 

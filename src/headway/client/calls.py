@@ -58,7 +58,7 @@ _BY_CODE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RequestOptions:
     """What a call wants beside its answer."""
 
     deadline_ms: float | None = None
@@ -86,7 +86,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClientAnswer:
     """What came back."""
 
     status: int
@@ -101,7 +101,7 @@ class Retries:
 
     most: int = 2
 
-    def wait_s(self, attempt: int, answer: Answer | None) -> float | None:
+    def wait_s(self, attempt: int, answer: ClientAnswer | None) -> float | None:
         """Before the next attempt; None: do not. `answer` is None where nobody answered."""
         if attempt >= self.most or (answer is not None and answer.status not in _RETRIED):
             return None
@@ -113,13 +113,13 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ClientCall:
     """One HTTP request, and how its answer is read."""
 
     method: Literal["GET", "POST"]
     path: str
-    wishes: Wishes
-    read: Callable[[Answer], Any]
+    options: RequestOptions
+    read: Callable[[ClientAnswer], Any]
     value: Any = None
 
     def request(self, timeout_s: float, left_s: float | None = None) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Call:
             "method": self.method,
             "url": self.path,
             "content": body_of(self.value) if self.method == "POST" else None,
-            "headers": self.wishes.headers(left_s, of=self.value),
+            "headers": self.options.headers(left_s, of=self.value),
             "timeout": timeout_s,
         }
 
@@ -136,11 +136,11 @@ class Call:
 class Attempts:
     """A call until it is answered or given up. The caller tells the time, sends and waits."""
 
-    def __init__(self, call: Call, retries: Retries, timeout_s: float, now: float) -> None:
+    def __init__(self, call: ClientCall, retries: Retries, timeout_s: float, now: float) -> None:
         self._call = call
         self._retries = retries
         self._count = 0
-        deadline_ms = call.wishes.deadline_ms
+        deadline_ms = call.options.deadline_ms
         self._whole_s = timeout_s if deadline_ms is None else deadline_ms / 1e3
         self._started = now
 
@@ -149,16 +149,16 @@ class Attempts:
         left_s = self._left_s(now)
         return self._call.request(left_s, left_s)
 
-    def wait_s(self, outcome: Answer | HeadwayError, now: float) -> float | None:
+    def wait_s(self, outcome: ClientAnswer | HeadwayError, now: float) -> float | None:
         """Before the next attempt; None: this was the last. An error: nobody answered."""
-        answer = outcome if isinstance(outcome, Answer) else None
+        answer = outcome if isinstance(outcome, ClientAnswer) else None
         if isinstance(outcome, DeadlineExceeded) or (answer is not None and answer.status == 200):
             return None
         wait_s = self._retries.wait_s(self._count, answer)
         self._count += 1
         return wait_s if wait_s is not None and wait_s < self._left_s(now) else None
 
-    def result(self, outcome: Answer | HeadwayError) -> Any:
+    def result(self, outcome: ClientAnswer | HeadwayError) -> Any:
         if isinstance(outcome, HeadwayError):
             raise outcome
         if outcome.status != 200:
@@ -172,21 +172,23 @@ class Attempts:
         return left_s
 
 
-def predict(model: str, value: Any, returns: Any, asking: Asking, wishes: Wishes) -> Call:
+def predict(
+    model: str, value: Any, returns: Any, asking: Asking, options: RequestOptions
+) -> ClientCall:
     path = _predict_path(model, asking)
-    return Call("POST", path, wishes, lambda answer: result_of(answer, returns), value)
+    return ClientCall("POST", path, options, lambda answer: result_of(answer, returns), value)
 
 
 def predict_many(
-    model: str, values: Sequence[Any], returns: Any, asking: Asking, wishes: Wishes
-) -> Call:
+    model: str, values: Sequence[Any], returns: Any, asking: Asking, options: RequestOptions
+) -> ClientCall:
     path = _predict_path(model, asking, "/batch")
     items = {"items": list(values)}
-    return Call("POST", path, wishes, lambda answer: results_of(answer.body, returns), items)
+    return ClientCall("POST", path, options, lambda answer: results_of(answer.body, returns), items)
 
 
-def models(wishes: Wishes) -> Call:
-    return Call("GET", "/v2/models", wishes, lambda answer: result_of(answer, Any)["models"])
+def models(options: RequestOptions) -> ClientCall:
+    return ClientCall("GET", "/v2/models", options, lambda answer: result_of(answer, Any)["models"])
 
 
 def _predict_path(model: str, asking: Asking, end: str = "") -> str:
@@ -201,7 +203,7 @@ def body_of(value: Any) -> bytes:
     return value if isinstance(value, bytes) else msgspec.json.encode(value, enc_hook=_plain)
 
 
-def result_of(answer: Answer, returns: Any) -> Any:
+def result_of(answer: ClientAnswer, returns: Any) -> Any:
     """A file as its bytes, anything else as `returns` says. Raises InvalidInput where the server
     answered with something else."""
     import msgspec
@@ -228,7 +230,7 @@ def results_of(body: bytes, returns: Any) -> list[Any]:
     return results
 
 
-def error_of(answer: Answer) -> HeadwayError:
+def error_of(answer: ClientAnswer) -> HeadwayError:
     """The one that the server meant."""
     status = answer.status
     message = _message(answer.body) or f"HTTP {status}"

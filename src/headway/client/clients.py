@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack, overload
 
 from headway.client import calls
-from headway.client.calls import Answer, Asking, Attempts, Call, EventReader, Retries, Wishes
+from headway.client.calls import (
+    Asking,
+    Attempts,
+    ClientAnswer,
+    ClientCall,
+    EventReader,
+    RequestOptions,
+    Retries,
+)
 from headway.errors import ConfigError, DeadlineExceeded, HeadwayError, Unavailable
 
 if TYPE_CHECKING:
@@ -41,15 +49,15 @@ class _Caller(Generic[H]):
         self._retries = Retries(retries)
         self.http: H = http or getattr(_httpx(), self._sender)(base_url=url.rstrip("/"))
 
-    def _wishes(self, asking: Asking) -> Wishes:
+    def _options(self, asking: Asking) -> RequestOptions:
         deadline_ms, priority = asking.get("deadline_ms"), asking.get("priority")
-        return Wishes(deadline_ms, priority, self._tenant, self._key)
+        return RequestOptions(deadline_ms, priority, self._tenant, self._key)
 
-    def _attempts(self, call: Call) -> Attempts:
+    def _attempts(self, call: ClientCall) -> Attempts:
         return Attempts(call, self._retries, self._timeout_s, time.monotonic())
 
     def _stream(self, model: str, value: Any, asking: Asking) -> dict[str, Any]:
-        call = calls.predict(model, value, Any, asking, self._wishes(asking))
+        call = calls.predict(model, value, Any, asking, self._options(asking))
         request = call.request(self._timeout_s)
         request["headers"]["Accept"] = "text/event-stream"
         return request
@@ -66,7 +74,7 @@ class _Caller(Generic[H]):
 class Client(_Caller["httpx.Client"]):
     """A server's models, called from code without an event loop; from any thread.
 
-    `timeout_s` is for a whole call with its retries; the server is told, and refuses what it
+    `timeout_s` is for a whole call with its retries; the server knows it, and refuses what it
     cannot answer by then. A call that was refused because the server is busy is tried again,
     `retries` times, when the server says (`Retry-After`).
     """
@@ -93,7 +101,7 @@ class Client(_Caller["httpx.Client"]):
         self, model: str, value: Any, *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> Any:
         """The result for one value, as `returns` says. Raises what the server raised."""
-        return self._send(calls.predict(model, value, returns, asking, self._wishes(asking)))
+        return self._send(calls.predict(model, value, returns, asking, self._options(asking)))
 
     @overload
     def predict_many(
@@ -108,8 +116,8 @@ class Client(_Caller["httpx.Client"]):
         self, model: str, values: Sequence[Any], *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> list[Any]:
         """Several values in one request; results in order. The first error is raised."""
-        wishes = self._wishes(asking)
-        results: list[Any] = self._send(calls.predict_many(model, values, returns, asking, wishes))
+        options = self._options(asking)
+        results: list[Any] = self._send(calls.predict_many(model, values, returns, asking, options))
         return results
 
     def stream(self, model: str, value: Any, **asking: Unpack[Asking]) -> Iterator[Any]:
@@ -123,16 +131,16 @@ class Client(_Caller["httpx.Client"]):
 
     def models(self) -> list[str]:
         """Names of the models that are served."""
-        names: list[str] = self._send(calls.models(self._wishes({})))
+        names: list[str] = self._send(calls.models(self._options({})))
         return names
 
     def is_ready(self) -> bool:
         return bool(self.http.get("/v2/health/ready").status_code == 200)
 
-    def _send(self, call: Call) -> Any:
+    def _send(self, call: ClientCall) -> Any:
         unreached, attempts = _httpx().TransportError, self._attempts(call)
         while True:
-            outcome: Answer | HeadwayError
+            outcome: ClientAnswer | HeadwayError
             try:
                 outcome = _answer_of(self.http.request(**attempts.request(time.monotonic())))
             except unreached as error:
@@ -167,7 +175,7 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
     async def predict(
         self, model: str, value: Any, *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> Any:
-        return await self._send(calls.predict(model, value, returns, asking, self._wishes(asking)))
+        return await self._send(calls.predict(model, value, returns, asking, self._options(asking)))
 
     @overload
     async def predict_many(
@@ -181,9 +189,9 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
     async def predict_many(
         self, model: str, values: Sequence[Any], *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> list[Any]:
-        wishes = self._wishes(asking)
+        options = self._options(asking)
         results: list[Any] = await self._send(
-            calls.predict_many(model, values, returns, asking, wishes)
+            calls.predict_many(model, values, returns, asking, options)
         )
         return results
 
@@ -197,16 +205,16 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
                     yield chunk
 
     async def models(self) -> list[str]:
-        names: list[str] = await self._send(calls.models(self._wishes({})))
+        names: list[str] = await self._send(calls.models(self._options({})))
         return names
 
     async def is_ready(self) -> bool:
         return bool((await self.http.get("/v2/health/ready")).status_code == 200)
 
-    async def _send(self, call: Call) -> Any:
+    async def _send(self, call: ClientCall) -> Any:
         unreached, attempts = _httpx().TransportError, self._attempts(call)
         while True:
-            outcome: Answer | HeadwayError
+            outcome: ClientAnswer | HeadwayError
             try:
                 outcome = _answer_of(await self.http.request(**attempts.request(time.monotonic())))
             except unreached as error:
@@ -217,8 +225,8 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
             await asyncio.sleep(wait_s)
 
 
-def _answer_of(response: "httpx.Response", body: bytes | None = None) -> Answer:
-    return Answer(
+def _answer_of(response: "httpx.Response", body: bytes | None = None) -> ClientAnswer:
+    return ClientAnswer(
         response.status_code,
         response.content if body is None else body,
         response.headers.get("content-type", ""),
@@ -227,7 +235,7 @@ def _answer_of(response: "httpx.Response", body: bytes | None = None) -> Answer:
 
 
 def _pause(seconds: float) -> None:
-    """The server said when to come back: nothing else can tell."""
+    """The server's `Retry-After`."""
     time.sleep(seconds)
 
 

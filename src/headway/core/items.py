@@ -7,7 +7,7 @@ owner of the payloads may live in another thread, another process or a simulator
 import functools
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -29,7 +29,6 @@ class Item(NamedTuple):
     tenant: str = ""
     deadline: float = math.inf  # the caller's own; the answer is useless afterwards
     partition: Hashable = None  # only items of one partition may share a batch
-    request: int | None = None  # items split from one request carry its id and fail together
     bucket: int = 0  # of its size, where only one bucket's items share a batch; see `buckets`
 
     @property
@@ -52,32 +51,6 @@ new_item = cast("Callable[[tuple[Any, ...]], Item]", functools.partial(tuple.__n
 
 # Everything about an item but its id and its time: items of one kind need not be told apart.
 kind_of = cast("Callable[[Item], tuple[object, ...]]", operator.itemgetter(slice(2, None)))
-
-
-def split(item: Item, limit: int, ids: Iterator[int]) -> list[Item]:
-    """Cut an item of many rows into near-equal parts of at most `limit` rows.
-
-    Near-equal, because 65 rows as 33 + 32 finish earlier than as 64 + 1.
-    """
-    parts = -(-item.rows // limit)
-    small, larger = divmod(item.rows, parts)
-    return [
-        item._replace(
-            id=item.id if part == 0 else next(ids),
-            rows=small + (1 if part < larger else 0),
-            request=item.id,
-        )
-        for part in range(parts)
-    ]
-
-
-def units_of(items: Sequence[Item]) -> list[list[int]]:
-    """Indices of a batch's items, grouped by the request they belong to."""
-    units: dict[tuple[bool, int], list[int]] = {}
-    for index, item in enumerate(items):
-        key = (True, item.request) if item.request is not None else (False, item.id)
-        units.setdefault(key, []).append(index)
-    return list(units.values())
 
 
 class FireReason(StrEnum):

@@ -1,1 +1,1 @@
-"""A model that lives somewhere: loaded, warmed up, listed, reloaded. It knows no protocol."""
+"""Hosted models: loaded, warmed up, listed and reloaded. Knows no protocol."""

@@ -1,4 +1,4 @@
-"""Models without a batch axis: their shapes are whole, here and in the processes they run in."""
+"""Models without a batch axis, here and in worker processes."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from headway.models.catalogue import AnyModel
 
 
 def with_rows(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """As if they had an axis of rows."""
+    """The tensors with an axis of rows added."""
     return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
 
 
@@ -32,7 +32,7 @@ def drop_batch_axis(model: AnyModel) -> None:
 
 
 def made_without_batch_axis(make: Callable[[], AnyModel]) -> AnyModel:
-    """In another process, where it is made again."""
+    """Make the model again, in another process."""
     model = make()
     drop_batch_axis(model)
     return model

@@ -1,11 +1,11 @@
-"""What became of one request, for a caller who asked: `Headway-Explain: 1` is answered with
-`Headway-Batch`, on gRPC with metadata of the same name."""
+"""The explanation of one request: `Headway-Explain: 1` is answered with `Headway-Batch`, on gRPC
+with metadata of the same name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headway.core.items import Batch
-from headway.hosting.generation.pieces import Met
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.batching.explaining import Explanation
 from headway.runtime.events import ItemTimes
@@ -19,29 +19,81 @@ def is_asked_for(value: str) -> bool:
     return value.strip().lower() in _YES
 
 
+@dataclass(frozen=True, slots=True)
+class GenerationTimes:
+    """Where the time of one generated answer went."""
+
+    queued_s: float
+    first_token_s: float
+    took_s: float
+    prefill_chunks: int
+    cached_tokens: int
+    preemptions: int
+    steps: int
+    batches: tuple[int, ...]  # for each step: how many answers got a token
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "queued_ms": round(self.queued_s * 1e3, 3),
+            "first_token_ms": round(self.first_token_s * 1e3, 3),
+            "took_ms": round(self.took_s * 1e3, 3),
+            "prefill_chunks": self.prefill_chunks,
+            "cached_tokens": self.cached_tokens,
+            "preempted": self.preemptions,
+            "steps": self.steps,
+            "batches": list(self.batches),
+        }
+
+    def text(self) -> str:
+        """A dictionary of RFC 8941, as in `Headway-Batch` of other models."""
+        mean = sum(self.batches) / len(self.batches) if self.batches else 0.0
+        return (
+            f"steps={self.steps}, queued={self.queued_s * 1e3:.3f}, "
+            f"first_token={self.first_token_s * 1e3:.3f}, ran={self.took_s * 1e3:.3f}, "
+            f"prefill_chunks={self.prefill_chunks}, cached_tokens={self.cached_tokens}, "
+            f"preempted={self.preemptions}, size={mean:.2f}"
+        )
+
+
 class Story:
-    """The batches that one request was in: one, or several where it was of many rows."""
+    """The batches of one request: one, or several for a request of many rows."""
 
     __slots__ = ("_batches", "_met")
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Batch, ItemTimes]] = {}  # by the batch's id
-        self._met: list[Met] = []
+        self._met: list[GenerationTimes] = []
 
     def add(self, explanation: Explanation) -> None:
         for batch, times in zip(explanation.batches, explanation.times, strict=True):
             self._batches[batch.id] = (batch, times)
 
-    def tell(self, met: Iterable[Met]) -> None:
-        """What generated answers met."""
+    async def submit(
+        self, batcher: Batcher[Any, Any], value: Any, options: Mapping[str, Any]
+    ) -> Any:
+        """The batcher's answer; its batch is noted here."""
+        explained = await batcher.explain(value, **options)
+        self.add(explained.explanation)
+        return explained.result
+
+    async def many(
+        self, batcher: Batcher[Any, Any], values: Sequence[Any], options: Mapping[str, Any]
+    ) -> list[Any]:
+        many = await batcher.explain_many(values, **options)
+        for explained in many:
+            self.add(explained.explanation)
+        return [explained.result for explained in many]
+
+    def tell(self, met: Iterable[GenerationTimes]) -> None:
+        """Note the times of generated answers."""
         self._met = list(met)
 
     def answers(self) -> list[dict[str, Any]]:
-        """What each generated answer met, for the end of a stream."""
+        """The times of each generated answer, for the end of a stream."""
         return [{"index": index, **met.as_json()} for index, met in enumerate(self._met)]
 
     def text(self) -> str:
-        """Of the batch that was finished last, or the answer that took longest: it was waited for.
+        """The batch that finished last, or the answer that took longest: the caller waited for it.
 
         A dictionary of RFC 8941; times are in milliseconds. Empty where nothing has run.
         """
@@ -69,24 +121,3 @@ class Story:
 def _finished_at(ran: tuple[Batch, ItemTimes]) -> float:
     batch, times = ran
     return batch.fired_at + times.ran_s
-
-
-class Told:
-    """A batcher that tells a story while it answers."""
-
-    __slots__ = ("_batcher", "_story")
-
-    def __init__(self, batcher: Batcher[Any, Any], story: Story) -> None:
-        self._batcher = batcher
-        self._story = story
-
-    async def submit(self, value: Any, **options: Any) -> Any:
-        explained = await self._batcher.explain(value, **options)
-        self._story.add(explained.explanation)
-        return explained.result
-
-    async def many(self, values: Any, **options: Any) -> list[Any]:
-        found = await self._batcher.explain_many(values, **options)
-        for explained in found:
-            self._story.add(explained.explanation)
-        return [explained.result for explained in found]

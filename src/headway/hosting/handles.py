@@ -1,7 +1,7 @@
 """Models that call models: what `self.models["embed"]` is inside a served model.
 
-Each call is queued and batched as a client's would be, with what the request in hand has of
-deadline, priority and tenant. It knows nothing of the wire.
+Each call is queued and batched like a client's, with the deadline, priority and tenant of the
+request in hand. It knows nothing of the wire.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ _LEVELS: dict[Priority, Literal["high", "normal", "low"]] = {
     Priority.NORMAL: "normal",
     Priority.LOW: "low",
 }
-# The batch that the model's own code is working on just here.
+# The batch that the model's code is working on in this context.
 _batch: contextvars.ContextVar[BatchCancel | None] = contextvars.ContextVar(
     "headway_batch", default=None
 )
 
 
 class Stages(Protocol):
-    """Is told of every call from one model to another."""
+    """Records every call from one model to another."""
 
     def record(self, *, model: str, stage: str, seconds: float, failed: bool) -> None: ...
 
@@ -87,7 +87,7 @@ class Uses:
 
 
 def uses_of(model: object) -> tuple[str, ...]:
-    """What the model says that it calls."""
+    """The models that this one declares in `uses`."""
     uses = getattr(model, "uses", ())
     if isinstance(uses, str):
         raise ConfigError(f'a list of names is expected: uses = ["{uses}"]', field="uses")
@@ -95,7 +95,7 @@ def uses_of(model: object) -> tuple[str, ...]:
 
 
 class _Handles(Mapping[str, ModelHandle[Any, Any]]):
-    """A model's own: one that it has not declared is not there."""
+    """The handles of one model: only of models that it lists in `uses`."""
 
     def __init__(self, owner: str, handles: "Mapping[str, Handle]") -> None:
         self._owner = owner
@@ -105,7 +105,7 @@ class _Handles(Mapping[str, ModelHandle[Any, Any]]):
         found = self._handles.get(name)
         if found is None:
             uses = [*self._handles, name]
-            raise ConfigError(f"{self._owner} does not say that it calls {name!r}: uses = {uses}")
+            raise ConfigError(f"{self._owner} does not list {name!r} in `uses`: uses = {uses}")
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -146,16 +146,16 @@ class Handle(ModelHandle[Any, Any]):
         ask = _inherited(deadline_ms, priority, parameters)
         return await self._timed(self._one(value, ask))
 
-    async def many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
-        return await self._many(_listed(values), wishes)
+    async def many(self, values: Iterable[Any], **options: Any) -> list[Any]:
+        return await self._many(_listed(values), options)
 
-    async def _many(self, values: list[Any], wishes: Mapping[str, Any]) -> list[Any]:
-        ask = _inherited(**wishes)
+    async def _many(self, values: list[Any], options: Mapping[str, Any]) -> list[Any]:
+        ask = _inherited(**options)
         found: list[Any] = await self._timed(self._several(values, ask))
         return found
 
-    async def stream(self, value: Any, **wishes: Any) -> AsyncIterator[Any]:
-        ask = _inherited(**wishes)
+    async def stream(self, value: Any, **options: Any) -> AsyncIterator[Any]:
+        ask = _inherited(**options)
         served, ask = await self._ready(ask)
         parts = served.stream(value, ask)
         try:
@@ -166,13 +166,13 @@ class Handle(ModelHandle[Any, Any]):
             if close is not None:
                 await close()
 
-    def call(self, value: Any, **wishes: Any) -> Any:
-        return self._from_thread(self(value, **wishes))
+    def call(self, value: Any, **options: Any) -> Any:
+        return self._from_thread(self(value, **options))
 
-    def call_many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
+    def call_many(self, values: Iterable[Any], **options: Any) -> list[Any]:
         # Here, in the model's thread: an iterable is its code, and may take long.
         listed = _listed(values)
-        found: list[Any] = self._from_thread(self._many(listed, wishes))
+        found: list[Any] = self._from_thread(self._many(listed, options))
         return found
 
     async def _one(self, value: Any, ask: Ask) -> Any:
@@ -277,9 +277,9 @@ def _inherited(
     priority: Literal["high", "normal", "low"] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> Ask:
-    """The wishes of the batch in hand: the latest deadline of its items, their most urgent class,
-    their tenant where they have one in common. What is said here goes before; of two deadlines the
-    earlier counts."""
+    """The options of the batch in hand: the latest deadline of its items, their most urgent class,
+    their tenant where they have one in common. Options of the call take precedence; of two
+    deadlines the earlier counts."""
     batch = _batch.get()
     own = Ask(priority or "normal", deadline_ms, parameters=parameters or None)
     if batch is None:

@@ -14,11 +14,9 @@ from headway.core.costs import CostTable
 from headway.core.operating.health import Health, health_of
 from headway.errors import (
     ConfigError,
-    HeadwayError,
     InvalidInput,
     QueueFull,
     Shed,
-    without_frames,
 )
 from headway.hosting.batch_axis import (
     drop_batch_axis,
@@ -26,22 +24,23 @@ from headway.hosting.batch_axis import (
     with_rows,
     without_rows,
 )
-from headway.hosting.explaining import Told
 from headway.hosting.in_use import InUse
 from headway.hosting.making import (
     batcher_of,
     check_dtypes,
+    devices_of,
+    items_mean_of,
     placement_of,
     read_signature,
     tell_batch_size,
     with_decorator,
+    workers_of,
 )
 from headway.hosting.origin import ModelOrigin
-from headway.hosting.registry import PLAIN, Array, Ask, ItemsMean, WorkerLine
+from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.rows import as_row, rows_of, samples_for, whole_arrays
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
-from headway.hosting.workers import devices_of, lines_of
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
@@ -58,15 +57,14 @@ from headway.signature import (
     Signature,
     side_of,
 )
-from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
-_MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
+_MANY_ROWS = 4096  # more rows are converted in a thread, because that takes milliseconds
 
 
 class RequestStatistics(Protocol):
-    """Is told of every request."""
+    """Records every request."""
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
@@ -83,7 +81,7 @@ class Served(InUse):
         model: Model[Any, Any] | TensorModel | None = None,
         version: str = "1",
         origin: ModelOrigin | None = None,
-        adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
+        adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's options
     ) -> None:
         super().__init__()
         self._origin = origin or ModelOrigin()
@@ -96,6 +94,7 @@ class Served(InUse):
         make = tell_batch_size(model, config, make)
         self.name = config.name
         self.version = version
+        self._limit_ms = config.timeout_ms  # every call has a deadline; the direct way knows none
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         # No signature: a tensor model, which is its own.
@@ -103,11 +102,11 @@ class Served(InUse):
         self._parameters = ParameterHints.of(self.model)
         check_dtypes([*self.inputs, *self.outputs])
         self.media_type: str = getattr(self.model, "media_type", "")
-        self.items_mean = self._items_mean()
+        self.items_mean = items_mean_of(self.signature, self.inputs)
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
-        # Between a call and its place in the queue, or its answer, lies a hop to another thread.
+        # A call goes through another thread before it is queued, or before it is answered.
         self._comes_late = any(overrides(self.model, each) for each in ("prepare", "finish"))
         placement = placement_of(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
@@ -134,7 +133,7 @@ class Served(InUse):
 
     @property
     def unready(self) -> str:
-        """In our own words only: what the model raised is in the log."""
+        """Without the model's own error, which is in the log only."""
         if self.batcher.is_stuck:
             return "its calls hang"
         return "it has failed" if self.trouble else "it is being loaded or unloaded"
@@ -152,22 +151,14 @@ class Served(InUse):
         return self.batcher.trouble
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of what `predict` takes and gives."""
+        """The schemas of the inputs and outputs of `predict`."""
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
         takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
         return side_of(takes).json_schema(), side_of(gives).json_schema()
 
-    def _items_mean(self) -> ItemsMean:
-        if self.signature is None:
-            return "one" if any(tensor.name == "items" for tensor in self.inputs) else "several"
-        schema = self.signature.input.json_schema()
-        if not schema:
-            return "unclear"
-        return "one" if takes_object_with(schema, "items") else "several"
-
     def workers(self) -> list[WorkerLine]:
-        return lines_of(self.name, self.version, self.batcher)
+        return workers_of(self.name, self.version, self.batcher)
 
     def devices(self) -> list[str]:
         return devices_of(self.model, self.config.pin, self.batcher.policy.workers)
@@ -190,7 +181,7 @@ class Served(InUse):
         self._is_ready = True
 
     def looks_like(self, other: "Served") -> bool:
-        """As far as one can see from outside: what one has learned may hold for the other."""
+        """Are both the same, as far as one can see from outside? Then batch times may be reused."""
         return self._looks() == other._looks()
 
     def _looks(self) -> tuple[object, ...]:
@@ -202,7 +193,7 @@ class Served(InUse):
         self.batcher.observe(observer)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """The keys' tenants share by these; what the model itself says goes first."""
+        """Set the weights of the keys' tenants; the model's own settings take precedence."""
         self.batcher.weigh({**weights, **self.config.tenants})
 
     async def close(self, *, drain_s: float = 30.0) -> None:
@@ -225,6 +216,8 @@ class Served(InUse):
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        if self._limit_ms is not None:
+            ask = ask.within(self._limit_ms)
         started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
         if ask.allowance is not None:
             ask.pay(max(rows, 1))
@@ -243,6 +236,8 @@ class Served(InUse):
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
+        if self._limit_ms is not None:
+            ask = ask.within(self._limit_ms)
         if ask.allowance is not None:
             ask.pay(1)
         started = self.clock()
@@ -253,15 +248,6 @@ class Served(InUse):
             raise
         self.record(1, started, None)
         return result
-
-    def read(self, value: Any) -> Decoded:
-        """What JSON has, as the model takes it: for a thread, where that may take a while."""
-        try:
-            if self.signature is None:
-                return Decoded(self._row(value))
-            return Decoded(self.signature.input.decode(value))
-        except HeadwayError as error:
-            return Decoded(None, without_frames(error))  # of thousands, perhaps
 
     async def submit(self, value: Any, ask: Ask) -> Any:
         """One value as Python has it, from a model that calls this one: nothing is decoded. A model
@@ -283,8 +269,8 @@ class Served(InUse):
         """Several of them: the first error withdraws the rest."""
 
         async def call(index: int, left_ms: float | None) -> Any:
-            wishes = ask if left_ms is None else dataclasses.replace(ask, deadline_ms=left_ms)
-            return await self.submit(values[index], wishes)
+            asked = ask if left_ms is None else dataclasses.replace(ask, deadline_ms=left_ms)
+            return await self.submit(values[index], asked)
 
         with self.held():
             fan_out = self.batcher.fan_out(deadline_ms=ask.deadline_ms)
@@ -313,7 +299,7 @@ class Served(InUse):
             return result
 
         told = each if one is None else (one,)
-        for ask in told[:1]:  # they are the request's, not one value's
+        for ask in told[:1]:  # options are the same for all values of a request
             ask.pay(len(values))
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
@@ -328,7 +314,7 @@ class Served(InUse):
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         ask.pay(1)
-        return ServedStream(self, value, ask)
+        return ServedStream(self, value, ask.within(self._limit_ms))
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self.signature is None:
@@ -341,12 +327,13 @@ class Served(InUse):
 
     @property
     def is_simple(self) -> bool:
-        """Whether a value on the plain route may go the direct way: it is queued as it comes."""
-        return self.signature is not None and self.batcher.is_uniform and not self.only_streams
+        """May values of the plain route go the direct way, queued as they are?"""
+        is_over_values = self.signature is not None and not self.only_streams
+        return is_over_values and self.batcher.is_uniform and self._limit_ms is None
 
     @property
     def is_direct(self) -> bool:
-        return self.signature is None and self.batcher.is_uniform
+        return self.signature is None and self.batcher.is_uniform and self._limit_ms is None
 
     def submit_direct(self, call: DirectCall) -> bool:
         return self._is_ready and self.batcher.submit_direct(call)
@@ -358,12 +345,11 @@ class Served(InUse):
         self, inputs: Mapping[str, Array], rows: int, ask: Ask
     ) -> Mapping[str, Array]:
         outputs: Mapping[str, Array]
-        batcher = self.batcher if ask.story is None else self._batcher_for(ask)
         if rows <= self.batcher.policy.window_rows:
-            outputs = await batcher.submit(inputs, **self._options(ask))
+            outputs = await self._ask_batcher(inputs, ask)
         else:
             with self.held():  # most of them come to the queue later
-                outputs = await batcher.submit(inputs, **self._options(ask))
+                outputs = await self._ask_batcher(inputs, ask)
         return outputs
 
     async def _infer_items(
@@ -374,15 +360,15 @@ class Served(InUse):
             values = await run_in_thread(signature.input.values, inputs)
         else:
             values = signature.input.values(inputs)
-        batcher, options = self._batcher_for(ask), self._options(ask)
         if len(values) == 1 and not self._comes_late:
-            results = [await batcher.submit(values[0], **options)]
+            results = [await self._ask_batcher(values[0], ask)]
         else:
             with self.held():
-                if len(values) == 1:
-                    results = [await batcher.submit(values[0], **options)]
+                options, story = self._options(ask), ask.story
+                if story is None:
+                    results = await self.batcher.many(values, **options)
                 else:
-                    results = await batcher.many(values, **options)
+                    results = await story.many(self.batcher, values, options)
         if len(results) > _MANY_ROWS:
             return await run_in_thread(signature.output.arrays, results)
         return signature.output.arrays(results)
@@ -396,11 +382,11 @@ class Served(InUse):
         if self.signature is not None:
             self._check_answers()
             if not self._comes_late:
-                return await self._batcher_for(ask).submit(value, **self._options(ask))
+                return await self._ask_batcher(value, ask)
             with self.held():
-                return await self._batcher_for(ask).submit(value, **self._options(ask))
+                return await self._ask_batcher(value, ask)
         row = value.get() if type(value) is Decoded else self._row(value)
-        results = await self._batcher_for(ask).submit(row, **self._options(ask))
+        results = await self._ask_batcher(row, ask)
         named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
 
@@ -408,8 +394,10 @@ class Served(InUse):
     def _decoded(signature: Signature, value: Any) -> Any:
         return value.get() if type(value) is Decoded else signature.input.decode(value)
 
-    def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
-        return self.batcher if ask.story is None else Told(self.batcher, ask.story)
+    async def _ask_batcher(self, value: Any, ask: Ask) -> Any:
+        if ask.story is None:
+            return await self.batcher.submit(value, **self._options(ask))
+        return await ask.story.submit(self.batcher, value, self._options(ask))
 
     def _options(self, ask: Ask) -> dict[str, Any]:
         options: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Callers that have found a model and have not asked it yet: it is not closed meanwhile."""
+"""Keeps a model open between finding it and calling it."""
 
 import asyncio
 import math
@@ -9,7 +9,7 @@ _LATELY_S = 1.0
 
 
 class InUse:
-    """Under every hosted model."""
+    """The base class of hosted models."""
 
     clock: Callable[[], float]
 
@@ -40,7 +40,7 @@ class InUse:
 
     @property
     def idle_s(self) -> float:
-        """Since the last request that was answered; infinite where there was none."""
+        """Seconds since the last answer; infinite if there was none."""
         return self.clock() - self._held_at
 
     @property
@@ -52,7 +52,7 @@ class InUse:
             self._left.set()
 
     async def retire(self, *, drain_s: float) -> None:
-        """Close, once the requests that have found it are done: new ones do not find it any more.
+        """Close, once all requests that have found it are done. New requests do not find it.
 
         A request that is queued or runs is the model's own to drain. One that comes to the queue
         later (it is being prepared, or has more rows to bring) holds the model meanwhile.
@@ -66,7 +66,7 @@ class InUse:
         raise NotImplementedError
 
     async def _wait_left(self, end_at: float) -> None:
-        """Until no caller needs it, or the event loop's clock is there."""
+        """Wait until no caller needs it, or until this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_at):
                 while self._is_needed:

@@ -1,7 +1,9 @@
-"""A model and its settings become a batcher: what it takes, where it runs, which settings count."""
+"""Makes a batcher from a model and its settings: what it takes, where it runs, which settings
+count."""
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +13,14 @@ import numpy
 from headway.config import ModelConfig, default_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError
+from headway.hosting.registry import ItemsMean, WorkerLine
 from headway.model import BatchesOnRequest, Model, Tensor, TensorModel, overrides
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.calling.choosing import runner_for
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Signature, signature_of
+from headway.signature.values import takes_object_with
 
 _DEFAULTS = {field.name: default_of(field) for field in msgspec.structs.fields(ModelConfig)}
 _LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _DEFAULTS]
@@ -26,7 +30,7 @@ _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorato
 def read_signature(
     model: "Model[Any, Any] | TensorModel",
 ) -> tuple[Signature | None, Sequence[Tensor], Sequence[Tensor]]:
-    """From its hints, or as a tensor model declares it: then there is none but its tensors."""
+    """The signature from type hints, and the tensors; a tensor model has tensors only."""
     if not any(overrides(model, method) for method in ("predict", "stream")):
         raise ConfigError(f"{type(model).__name__} does not define predict()")
     if isinstance(model, Model):
@@ -59,26 +63,26 @@ def batcher_of(
     make: Callable[[], Any] | None,
     **others: Any,
 ) -> Batcher[Any, Any]:
-    """`others`: what takes the place of the configuration's."""
+    """`others`: options that override the configuration."""
     settings = {name: getattr(config, name) for name in _LEVERS}
-    said = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
-    options = BatcherOptions(**{**settings, **said, **others})
+    decorated = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
+    options = BatcherOptions(**{**settings, **decorated, **others})
     return Batcher.from_options(model, options, make=make)
 
 
 def _decorated(model: object) -> Mapping[str, Any]:
-    """What `@headway.batched(…)` said, where the model is a function."""
+    """The options of `@headway.batched(…)`, if the model is such a function."""
     options: Mapping[str, Any] = getattr(model, "batcher_options", {})
     return options
 
 
 def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
-    """The function's own settings count where the configuration has nothing but defaults."""
-    said = _decorated(model)
+    """The decorator's options apply where the configuration has the default."""
+    decorated = _decorated(model)
     changes = {
-        name: said[name]
+        name: decorated[name]
         for name, default in _DEFAULTS.items()
-        if name in said and name != "name" and getattr(config, name) == default
+        if name in decorated and name != "name" and getattr(config, name) == default
     }
     return msgspec.structs.replace(config, **changes) if changes else config
 
@@ -86,8 +90,8 @@ def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
 def tell_batch_size(
     model: object, config: ModelConfig, make: Callable[[], Any] | None
 ) -> Callable[[], Any] | None:
-    """A model that is `BatchesOnRequest` is told of a batch size that was set: here, and in each
-    process by what is returned, which makes it there."""
+    """Pass a configured batch size to a model that is `BatchesOnRequest`: here, and in worker
+    processes through the returned function, which makes the model there."""
     rows = config.max_batch_size
     if not isinstance(model, BatchesOnRequest) or rows == _DEFAULTS["max_batch_size"]:
         return make
@@ -123,3 +127,32 @@ def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) ->
         needs_process=needs_process,
         has_processes=HAS_PROCESSES,
     )
+
+
+def items_mean_of(signature: Signature | None, inputs: Sequence[Tensor]) -> ItemsMean:
+    if signature is None:
+        return "one" if any(tensor.name == "items" for tensor in inputs) else "several"
+    schema = signature.input.json_schema()
+    if not schema:
+        return "unclear"
+    return "one" if takes_object_with(schema, "items") else "several"
+
+
+def workers_of(name: str, version: str, batcher: Batcher[Any, Any]) -> list[WorkerLine]:
+    """One line for each worker; threads share this process."""
+    processes = batcher.worker_processes
+    if processes:
+        return [
+            WorkerLine(name, version, each.pid, each.state, each.restarts, each.last_error)
+            for each in processes
+        ]
+    state = "ready" if batcher.is_open else "stopped"
+    return [WorkerLine(name, version, os.getpid(), state, 0, "")] * batcher.policy.workers
+
+
+def devices_of(model: object, pin: Sequence[str], workers: int) -> list[str]:
+    """The device of each worker (`cpu`, `cuda:1`), as the model names it; empty: not known."""
+    device = getattr(model, "device", "cpu")
+    own = "" if callable(device) else str(device)
+    pins = [each for each in pin if each.startswith("cuda")] or [own]
+    return [pins[index % len(pins)] for index in range(workers)]

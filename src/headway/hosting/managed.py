@@ -1,4 +1,4 @@
-"""A served model as its keeper has it: started, watched, retired."""
+"""A served model, as its keeper sees it: started, watched, retired."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

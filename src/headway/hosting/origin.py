@@ -1,4 +1,4 @@
-"""Where a model comes from, and where what was learned of it is kept."""
+"""Where a model comes from, and where its warm-up table is kept."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class ModelOrigin:
             return None
         kind = type(model)
         settings = {
-            # One file may hold several models: what one takes says nothing about another.
+            # One file may hold several models, with different batch times.
             "model": f"{config.target} {kind.__module__}.{kind.__qualname__}",
             "rows": [max_batch_size, *config.batch_sizes],
             "workers": config.workers,
@@ -45,7 +45,7 @@ class ModelOrigin:
 
 
 def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:
-    """What the model is made of: its own `files()`, else the module that it is written in."""
+    """The files of the model: its own `files()`, else the module that defines it."""
     own: Callable[[], Sequence[str | Path]] | None = getattr(model, "files", None)
     if own is not None:
         return [Path(each) for each in own()]

@@ -1,7 +1,7 @@
-"""What front ends (HTTP, gRPC) see of models: one by name and version, and all there are.
+"""The models, as front ends (HTTP, gRPC) see them: one by name and version, or all.
 
-They hand a model decoded values and get results; they see neither the scheduler nor how models are
-loaded. The keeper (`repository/keeper.py`) says here which model answers to a name.
+Front ends pass decoded values to a model and get results; they see neither the scheduler nor how
+models are loaded. The keeper (`repository/keeper.py`) registers which model answers to a name.
 """
 
 import time
@@ -31,16 +31,16 @@ ItemsMean: TypeAlias = Literal["one", "several", "unclear"]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a caller wants beside the answer."""
+    """The options of a request."""
 
     priority: Literal["high", "normal", "low"] = "normal"
     deadline_ms: float | None = None
     tenant: str = ""
     partition: Hashable = None
     parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
-    story: Story | None = None  # told what became of the request, where the caller asked
-    allowance: Allowance | None = None  # of the caller's key; it pays for the rows
-    adapter: str = ""  # of a language model: whose weights are added to its own
+    story: Story | None = None  # notes the request's batches, if the caller asked
+    allowance: Allowance | None = None  # the quota of the caller's key, charged for rows
+    adapter: str = ""  # a language model's adapter, by name
 
     def pay(self, rows: int) -> None:
         """Called by every model for what it is asked to do. Raises QuotaExceeded."""
@@ -48,17 +48,23 @@ class Ask:
             self.allowance.take_rows(rows, time.monotonic())
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """Of its answer: what became of the request, where the caller asked."""
+        """Headers of the answer: the explanation, if the caller asked."""
         return () if self.story is None else self.story.headers()
 
     def after(self, seconds: float) -> "Ask":
-        """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
+        """These options after some of the caller's time has passed. Raises DeadlineExceeded."""
         if self.deadline_ms is None:
             return self
         left_ms = self.deadline_ms - seconds * 1e3
         if left_ms <= 0:
             raise DeadlineExceeded("the deadline passed before the request came to the queue")
         return replace(self, deadline_ms=left_ms)
+
+    def within(self, limit_ms: float | None) -> "Ask":
+        """These options, with an answer within this time; None: there is no limit."""
+        if limit_ms is None or (self.deadline_ms is not None and self.deadline_ms <= limit_ms):
+            return self
+        return replace(self, deadline_ms=limit_ms)
 
 
 PLAIN = Ask()  # nothing special; most ask for that
@@ -89,17 +95,17 @@ class ServedModel(Protocol):
 
     @property
     def only_streams(self) -> bool:
-        """It has no answers but streams."""
+        """It can only stream."""
         ...
 
     @property
     def signature(self) -> Signature | None:
-        """Of a model over values; None: a tensor model, whose inputs and outputs say all."""
+        """The signature of a model over values; None: a tensor model, described by its tensors."""
         ...
 
     @property
     def media_type(self) -> str:
-        """Of its answers, where they are files; empty: JSON, or what the file's bytes say."""
+        """The type of answers that are files; empty: JSON, or by the file's first bytes."""
         ...
 
     @property
@@ -109,7 +115,7 @@ class ServedModel(Protocol):
 
     @property
     def items_mean(self) -> ItemsMean:
-        """What `{"items": […]}` is on the plain route."""
+        """The meaning of `{"items": […]}` on the plain route."""
         ...
 
     @property
@@ -119,15 +125,15 @@ class ServedModel(Protocol):
 
     @property
     def language(self) -> "Language | None":
-        """Of a language model that is loaded."""
+        """The text side of a loaded language model."""
         ...
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of what `predict` takes and gives."""
+        """The schemas of the inputs and outputs of `predict`."""
         ...
 
     def devices(self) -> list[str]:
-        """Where each worker runs; empty: the model alone knows."""
+        """The device of each worker; empty: not known."""
         ...
 
     @property
@@ -138,7 +144,7 @@ class ServedModel(Protocol):
 
     def held(self) -> AbstractContextManager[None]:
         """For a caller that waits for something else between finding the model and calling it: it
-        is not closed meanwhile, even if another version takes its place."""
+        is not closed meanwhile, even if another version replaces it."""
         ...
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
@@ -146,40 +152,35 @@ class ServedModel(Protocol):
         ...
 
     async def predict(self, value: Any, ask: Ask) -> Any:
-        """One value as the model's own type hints say (the plain JSON route, OpenAI)."""
+        """One value, as in the model's type hints (the plain JSON route, OpenAI)."""
         ...
 
     async def predict_many(
         self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
         """The values of one request, with what is asked for all or for each: fed to the queue as
-        it has room. The first error withdraws the rest and is raised; with `keep_errors` it stands
-        in its value's place. Whether the request is accepted is known by its first value."""
-        ...
-
-    def read(self, value: Any) -> Any:
-        """What JSON has, as the model takes it, for `predict`: in a thread, as that may take a
-        while. One that is wrong is refused there."""
+        it has room. The first error withdraws the rest and is raised; with `keep_errors` it
+        takes its value's place. Whether the request is accepted is known by its first value."""
         ...
 
     def takes_parameter(self, name: str) -> bool:
-        """Whether the model knows it; one that it does not know is refused."""
+        """Does the model know it? Unknown parameters are refused."""
         ...
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...
 
     def workers(self) -> list[WorkerLine]: ...
 
-    # ---- the direct way: one row of fixed shape, no wishes, no task
+    # ---- the direct way: one row of fixed shape, no options, no task
 
     @property
     def is_direct(self) -> bool:
-        """Whether it can be taken at all."""
+        """Can the direct way be used at all?"""
         ...
 
     @property
     def is_simple(self) -> bool:
-        """Whether it can be taken with one value, as it is."""
+        """Can the direct way be used for one value of the plain route?"""
         ...
 
     def clock(self) -> float: ...
@@ -196,7 +197,7 @@ class ServedModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class IndexEntry:
+class VersionEntry:
     """One version of one model, in v2's words."""
 
     name: str
@@ -206,8 +207,8 @@ class IndexEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Readiness:
-    """Of one version that is served, or shall be."""
+class VersionReadiness:
+    """The readiness of one version that is served, or will be."""
 
     model: str
     version: str
@@ -221,12 +222,12 @@ class Loader(Protocol):
     def is_ready(self) -> bool: ...
 
     def names(self) -> list[str]:
-        """Of the models that answer, or will when they are asked or have been loaded."""
+        """The models that answer, or will once they are loaded."""
         ...
 
-    def readiness(self) -> list[Readiness]: ...
+    def readiness(self) -> list[VersionReadiness]: ...
 
-    def index(self) -> list[IndexEntry]: ...
+    def index(self) -> list[VersionEntry]: ...
 
     def why_not(self, name: str, version: str) -> HeadwayError | None:
         """Why no model answers; None: one will, for a caller that waits."""
@@ -245,7 +246,7 @@ class Registry:
     """The models being served, by name and version."""
 
     def __init__(self) -> None:
-        self._models: dict[str, ServedModel] = {}  # what answers when no version is asked for
+        self._models: dict[str, ServedModel] = {}  # the default versions
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._forgetters: list[Callable[[ServedModel], None]] = []
         self.keeper: Loader | None = None  # None: what was added stays
@@ -257,8 +258,8 @@ class Registry:
     def switch(
         self, name: str, answering: ServedModel | None, models: Sequence[ServedModel]
     ) -> None:
-        """From now on these versions answer, and this one where none is asked for. In one step: no
-        request comes between."""
+        """Replace the versions of a model, and its default version, in one step: no request comes
+        between."""
         before = self._versions.get(name, {})
         if answering is None:
             self._models.pop(name, None)
@@ -295,7 +296,7 @@ class Registry:
         return {name: found[name] for name in sorted(found) if name not in self._models}
 
     def answering(self) -> list[ServedModel]:
-        """Of every model the version that answers where none is asked for."""
+        """The default version of every model."""
         return [model for _, model in sorted(self._models.items())]
 
     def models(self, name: str = "") -> list[ServedModel]:
@@ -312,7 +313,7 @@ class Registry:
         return model
 
     def find_loaded(self, name: str, version: str = "") -> ServedModel | None:
-        """Whether it is ready or not; None: there is no such model, or not yet."""
+        """The model, ready or not; None: there is none, or not yet."""
         if not version:
             return self._models.get(name)
         return self._versions.get(name, {}).get(version)
@@ -343,7 +344,7 @@ class Registry:
 
     @property
     def unready(self) -> str:
-        """Why it is not ready; it names no model, for the asker may have no key."""
+        """Why it is not ready, without the name of a model: the caller may have no key."""
         return "the server is draining" if self.is_draining else "not every model is ready"
 
     @property
@@ -359,16 +360,16 @@ class Registry:
         """Can anything complete? If not, only a new process helps."""
         return is_live(model.health for model in self._models.values())
 
-    def readiness(self) -> list[Readiness]:
+    def readiness(self) -> list[VersionReadiness]:
         if self.keeper is not None:
             return self.keeper.readiness()
-        return [Readiness(each.name, each.version, each.is_ready) for each in self.models()]
+        return [VersionReadiness(each.name, each.version, each.is_ready) for each in self.models()]
 
-    def index(self) -> list[IndexEntry]:
+    def index(self) -> list[VersionEntry]:
         if self.keeper is not None:
             return self.keeper.index()
         return [
-            IndexEntry(model.name, model.version, "READY" if model.is_ready else "UNAVAILABLE")
+            VersionEntry(model.name, model.version, "READY" if model.is_ready else "UNAVAILABLE")
             for model in self.models()
         ]
 
@@ -398,7 +399,7 @@ def _asleep(name: str) -> NotReady:
 
 
 def unknown_model(name: str, version: str, names: Sequence[str]) -> UnknownModel:
-    """Naming those that its caller may use; none: he is told of none."""
+    """`names`: the models that the caller may use; the error lists them."""
     known = f"; there are: {', '.join(names)}" if names else ""
     if version and name in names:
         known = "; the model's metadata list its versions"

@@ -20,7 +20,7 @@ class Stat(TypedDict):
 
 
 class BatchStatistics(TypedDict):
-    """Of the batches of one size."""
+    """The batches of one size."""
 
     batch_size: Count
     compute_input: Stat
@@ -29,7 +29,7 @@ class BatchStatistics(TypedDict):
 
 
 class TritonStatistics(TypedDict):
-    """Of one model, as Triton spells them. `/openapi.json` describes these types."""
+    """One model's statistics, under Triton's names. `/openapi.json` describes these types."""
 
     name: str
     version: str

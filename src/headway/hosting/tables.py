@@ -1,7 +1,7 @@
 """Warm-up tables on disk: kept beside the model, or in a cache where its folder is read-only.
 
-A table counts for the weights, device, library versions and settings that it was measured with;
-with any other it is as if it were not there.
+A table is valid for the weights, device, library versions and settings that it was measured with,
+and ignored for any other.
 """
 
 import dataclasses
@@ -46,7 +46,8 @@ class TableStore:
         return None
 
     def save(self, table: CostTable) -> Path | None:
-        """Where it is now; None: nowhere, which costs the next start its time and nothing else."""
+        """The path of the saved table; None: it could not be saved, and the next start measures
+        again."""
         try:
             document = {
                 **table.to_json(),
@@ -90,7 +91,7 @@ class TableStore:
             return None
 
     def _circumstances(self) -> dict[str, Any]:
-        """What must be equal for a table to count, beside the weights."""
+        """Everything that must be equal for a table to be used, beside the weights."""
         found = {
             "format": _FORMAT,
             "device": device_name(),
@@ -108,7 +109,7 @@ class TableStore:
 
 
 def cache_dir_of(asked: str) -> Path:
-    """Where tables go that cannot lie beside their model; empty: the usual place."""
+    """The folder for tables that cannot be kept beside their model; empty: the default."""
     if asked:
         return Path(asked).expanduser()
     return cache_folder()
@@ -138,7 +139,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 def _write(place: Path, text: str) -> bool:
-    """Whole or not at all: a crash leaves no half of a table."""
+    """Write it atomically: a crash leaves no half of a table."""
     temporary = ""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

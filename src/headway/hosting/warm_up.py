@@ -1,5 +1,5 @@
 """Before a model is ready: time it on typical values, by rows and by size, as far as memory and the
-time given go. What was measured is kept, and used at the next start."""
+time limit allow. The table is saved, and used at the next start."""
 
 import asyncio
 import json
@@ -22,21 +22,22 @@ from headway.model import Tensor
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.calling.faults import is_out_of_memory
 from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.jobs.probing import ProbeWatcher
 
 _log = logging.getLogger(__name__)
 _REPEATS = 2
-_TYPICAL = 2  # samples that are run where the times are known: buffers grow with the sizes seen
+_TYPICAL = 2  # samples to run if times are known: buffers grow with the sizes seen
 _FILL = 0.8  # of the memory that is free
 MAX_SAMPLES = 16
 _LENGTHS = (8, 32, 128, 512)  # of axes that vary
 _REST = 4.0  # times as long as each probe took, while others are served by the same cores
-_ALIKE = 2.0  # a single row takes no more than so many times as long, nor as short
+_ALIKE = 2.0  # times of a single row differ by no more than this factor
 _JITTER_S = 0.001  # of threads that share an interpreter
 
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """What a warm-up found."""
+    """The result of a warm-up."""
 
     table: CostTable
     max_rows: int | None  # that fit into memory; None: as many as are allowed
@@ -45,10 +46,10 @@ class Warmth:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What goes on while a model is warmed up."""
+    """The traffic beside a warm-up."""
 
     is_asked: Callable[[], bool]  # whether others are served: then probes rest in between
-    before: CostTable | None  # of the version that it will replace, where that looks the same
+    before: CostTable | None  # of the version that it will replace, if that is alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class WarmUp:
     beside: Beside | None = None  # None: no request is served meanwhile
 
     async def run(self, name: str, batcher: "Batcher[Any, Any]", max_rows: int) -> Warmth | None:
-        """What the batcher decides by from now on; None: nothing could be measured."""
+        """The batcher uses the returned table from now on; None: nothing could be measured."""
         kept = None if self.store is None else await run_in_thread(self.store.load)
         warmth: Warmth | None
         if kept is not None:
@@ -82,7 +83,7 @@ class WarmUp:
         return warmth
 
     async def _taken_over(self, name: str, batcher: "Batcher[Any, Any]") -> CostTable | None:
-        """The times of the version that it will replace, where single rows take as long as there.
+        """The table of the version that it will replace, if single rows take as long.
 
         Large batches would take the cores from models that serve; serving corrects what is
         different.
@@ -95,7 +96,7 @@ class WarmUp:
         return before if is_alike else None
 
     async def _run_once(self, name: str, batcher: "Batcher[Any, Any]") -> list[CostTable]:
-        """The times are known; what a first call builds lazily is not there yet."""
+        """Times are known: run each sample once, for what a first call builds lazily."""
         singles: list[CostTable] = []
         try:
             with suppress(TimeoutError):
@@ -116,7 +117,7 @@ class WarmUp:
     async def _measure(
         self, name: str, batcher: "Batcher[Any, Any]", max_rows: int
     ) -> Warmth | None:
-        """Times by rows and size; cheap sizes up to large batches, dear ones as far as time goes.
+        """Times by rows and size; cheap sizes up to large batches, slow ones as far as time allows.
 
         A probe that is under way when the time is up only delays the first batch.
         """
@@ -152,13 +153,13 @@ class WarmUp:
         return len(self.samples) * len(probe_rows(max_rows, coarse=is_sized))
 
     def _tell(self, name: str, error: HeadwayError) -> None:
-        """A sample that we made up may be wrong; one that was given to us must work."""
+        """Made-up samples may be wrong, so log the error; given samples must work."""
         if self.is_strict:
             raise error
         _log.warning("%s is served without a warm-up: %s", name, error)
 
 
-class _Cells:
+class _Cells(ProbeWatcher):
     """Watches the cells of one size: their memory, whether the next one fits, the progress."""
 
     def __init__(self, count: Callable[[], None], beside: Beside | None, pid: int | None) -> None:
@@ -196,7 +197,7 @@ class _Cells:
 
 
 def _pid_of(batcher: "Batcher[Any, Any]") -> int | None:
-    """Of the process that is probed; None: this one."""
+    """The process that is probed; None: this one."""
     return next((each.pid for each in batcher.worker_processes), None)
 
 

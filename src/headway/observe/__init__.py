@@ -1,1 +1,1 @@
-"""What is made of the runtime's events: metrics, traces, logs. It watches; it never acts."""
+"""Metrics, traces and logs, made from the runtime's events. Observes only; never acts."""

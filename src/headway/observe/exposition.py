@@ -16,7 +16,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """A metric: its name, what it is and which labels its samples have."""
 
     name: str
@@ -26,7 +26,7 @@ class Family(NamedTuple):
 
 
 def labels(names: Sequence[str], values: Sequence[str]) -> str:
-    """As they stand between the braces."""
+    """The text between the braces."""
     pairs = zip(names, values, strict=True)
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
 
@@ -39,33 +39,35 @@ def wants_openmetrics(accept: str) -> bool:
     return "application/openmetrics-text" in accept
 
 
-def histogram_starts(family: Family, labels: str, bounds: Bounds) -> tuple[str, ...]:
+def histogram_starts(family: MetricFamily, labels: str, bounds: Bounds) -> tuple[str, ...]:
     """The lines of a histogram, but for their values."""
     name = family.name
     buckets = (f'{name}_bucket{{{labels},le="{le}"}} ' for le in bounds.labels)
     return (*buckets, f"{name}_sum{{{labels}}} ", f"{name}_count{{{labels}}} ")
 
 
-class Page:
+class Exposition:
     """Samples as they come, from one model after the other; written out family by family."""
 
     def __init__(self, shows: Callable[[str], bool] = lambda model: True) -> None:
-        """`shows`: whether the reader may be told of the model of that name."""
+        """`shows`: may the reader see the model of that name?"""
         self.shows = shows
-        self._lines: dict[Family, list[str]] = {}
+        self._lines: dict[MetricFamily, list[str]] = {}
 
-    def add(self, family: Family, labels: str, value: float) -> None:
+    def add(self, family: MetricFamily, labels: str, value: float) -> None:
         braces = f"{{{labels}}}" if labels else ""
         self._of(family).append(f"{family.name}{braces} {value!r}")
 
-    def add_histogram(self, family: Family, starts: Sequence[str], histogram: Histogram) -> None:
+    def add_histogram(
+        self, family: MetricFamily, starts: Sequence[str], histogram: Histogram
+    ) -> None:
         """`starts`: of its lines, from `histogram_starts`; made once, they are most of the work."""
         values: list[float] = list(accumulate(histogram.counts))
         values += (histogram.sum, values[-1])
         lines = self._of(family)
         lines += [f"{start}{value!r}" for start, value in zip(starts, values, strict=True)]
 
-    def _of(self, family: Family) -> list[str]:
+    def _of(self, family: MetricFamily) -> list[str]:
         lines = self._lines.get(family)
         if lines is None:
             lines = self._lines[family] = []

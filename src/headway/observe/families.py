@@ -2,12 +2,12 @@
 
 import functools
 
-from headway.observe.exposition import Family, Kind
+from headway.observe.exposition import Kind, MetricFamily
 
 
-def _of_model(kind: Kind, name: str, meaning: str, *labels: str) -> Family:
-    """By model and version, and by these labels."""
-    return Family(name, kind, meaning, ("model", "version", *labels))
+def _of_model(kind: Kind, name: str, meaning: str, *labels: str) -> MetricFamily:
+    """A family with labels for model and version, and these."""
+    return MetricFamily(name, kind, meaning, ("model", "version", *labels))
 
 
 _counter = functools.partial(_of_model, "counter")
@@ -83,32 +83,34 @@ LANGUAGE = (
 
 # ---- models that call models
 _STAGE = ("model", "stage")
-STAGE_CALLS = Family(
+STAGE_CALLS = MetricFamily(
     "headway_stage_calls_total", "counter", "Calls from one model to another.", _STAGE
 )
-STAGES_FAILED = Family(
+STAGES_FAILED = MetricFamily(
     "headway_stage_failures_total", "counter", "Those that ended with an error.", _STAGE
 )
-STAGE_SECONDS = Family(
+STAGE_SECONDS = MetricFamily(
     "headway_stage_seconds_total", "counter", "Time spent waiting for their answers.", _STAGE
 )
 
 # ---- the server
-ERROR_ANSWERS = Family(
+ERROR_ANSWERS = MetricFamily(
     "headway_error_answers_total",
     "counter",
     "Requests answered with an error, whatever the reason.",
     ("protocol", "code"),
 )
-BUILD_INFO = Family("headway_build_info", "gauge", "Which Headway this is.", ("version",))
+BUILD_INFO = MetricFamily("headway_build_info", "gauge", "Which Headway this is.", ("version",))
 
 # ---- the process, as Prometheus' own clients name it
-CPU_SECONDS = Family("process_cpu_seconds_total", "counter", "User and system CPU time spent.")
-RESIDENT_BYTES = Family("process_resident_memory_bytes", "gauge", "Resident memory.")
-VIRTUAL_BYTES = Family("process_virtual_memory_bytes", "gauge", "Virtual memory.")
-START_TIME = Family("process_start_time_seconds", "gauge", "When it started, in Unix time.")
-OPEN_FDS = Family("process_open_fds", "gauge", "Open file descriptors.")
-MAX_FDS = Family("process_max_fds", "gauge", "Most file descriptors there may be.")
+CPU_SECONDS = MetricFamily(
+    "process_cpu_seconds_total", "counter", "User and system CPU time spent."
+)
+RESIDENT_BYTES = MetricFamily("process_resident_memory_bytes", "gauge", "Resident memory.")
+VIRTUAL_BYTES = MetricFamily("process_virtual_memory_bytes", "gauge", "Virtual memory.")
+START_TIME = MetricFamily("process_start_time_seconds", "gauge", "When it started, in Unix time.")
+OPEN_FDS = MetricFamily("process_open_fds", "gauge", "Open file descriptors.")
+MAX_FDS = MetricFamily("process_max_fds", "gauge", "Most file descriptors there may be.")
 
 # ---- Triton's names, so that its dashboards carry over
 NV_SUCCESS = _counter("nv_inference_request_success", "Requests answered with a result.")
@@ -122,11 +124,17 @@ NV_INFER_US = _counter("nv_inference_compute_infer_duration_us", "Time their bat
 NV_OUTPUT_US = _counter("nv_inference_compute_output_duration_us", "Part of infer here: always 0.")
 NV_PENDING = _gauge("nv_inference_pending_request_count", "Items that wait for a worker.")
 _GPU = ("gpu_uuid",)
-GPU_UTILIZATION = Family("nv_gpu_utilization", "gauge", "Share of time it was busy, 0 to 1.", _GPU)
-GPU_MEMORY_TOTAL = Family("nv_gpu_memory_total_bytes", "gauge", "Memory of the GPU.", _GPU)
-GPU_MEMORY_USED = Family("nv_gpu_memory_used_bytes", "gauge", "Memory in use.", _GPU)
-GPU_POWER = Family("nv_gpu_power_usage", "gauge", "Power drawn, in watts.", _GPU)
-GPU_POWER_LIMIT = Family("nv_gpu_power_limit", "gauge", "Most power it may draw, in watts.", _GPU)
-GPU_ENERGY = Family("nv_energy_consumption", "counter", "Joules since the driver came up.", _GPU)
+GPU_UTILIZATION = MetricFamily(
+    "nv_gpu_utilization", "gauge", "Share of time it was busy, 0 to 1.", _GPU
+)
+GPU_MEMORY_TOTAL = MetricFamily("nv_gpu_memory_total_bytes", "gauge", "Memory of the GPU.", _GPU)
+GPU_MEMORY_USED = MetricFamily("nv_gpu_memory_used_bytes", "gauge", "Memory in use.", _GPU)
+GPU_POWER = MetricFamily("nv_gpu_power_usage", "gauge", "Power drawn, in watts.", _GPU)
+GPU_POWER_LIMIT = MetricFamily(
+    "nv_gpu_power_limit", "gauge", "Most power it may draw, in watts.", _GPU
+)
+GPU_ENERGY = MetricFamily(
+    "nv_energy_consumption", "counter", "Joules since the driver came up.", _GPU
+)
 
-ALL = tuple(each for each in tuple(globals().values()) if isinstance(each, Family))
+ALL = tuple(each for each in tuple(globals().values()) if isinstance(each, MetricFamily))

@@ -36,8 +36,8 @@ class Following(Generic[Request]):
             None
         ),
     ) -> None:
-        """`current`: the request that is being served just here; `started` and `finished`: what is
-        told of a batch, with those of its items that belong to one. What the first returns, the
+        """`current`: the request that is being served just here; `started` and `finished`: called
+        with each batch and those of its items that belong to a request. What the first returns, the
         second is given."""
         self._current = current
         self._finished = finished

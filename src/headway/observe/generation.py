@@ -1,4 +1,4 @@
-"""What one version of a language model has done: tokens, answers, how long they took.
+"""The figures of one version of a language model: tokens, answers, how long they took.
 
 The names end as vLLM's do, so that its dashboards carry over with one prefix changed.
 """
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headway.core.generation.sequence import Finished
 from headway.observe import families
-from headway.observe.exposition import Family, Page, histogram_starts, labels
+from headway.observe.exposition import Exposition, MetricFamily, histogram_starts, labels
 from headway.observe.histogram import Histogram, bounds
 from headway.observe.triton import RequestFigures, TritonCounters
 
@@ -73,7 +73,7 @@ class GenerationRecorder:
 
 
 class GenerationMetrics:
-    """Of every language model there is; a source of `Metrics`."""
+    """The figures of all language models; a source of `Metrics`."""
 
     def __init__(self) -> None:
         self._models: dict[str, _Watched] = {}  # by its labels
@@ -90,7 +90,7 @@ class GenerationMetrics:
         where = labels(("model", "version"), (name, version))
         self._models[where] = _Watched(name, recorder, now, requests)
 
-    def add_to(self, page: Page) -> None:
+    def add_to(self, page: Exposition) -> None:
         for where, watched in list(self._models.items()):
             now = watched.now()
             if now is None:
@@ -109,7 +109,7 @@ class _Watched(NamedTuple):
     requests: RequestFigures
 
 
-def _add(page: Page, where: str, recorder: GenerationRecorder, now: GenerationNow) -> None:
+def _add(page: Exposition, where: str, recorder: GenerationRecorder, now: GenerationNow) -> None:
     for family, value in (
         (families.SEQUENCES_RUNNING, now.running),
         (families.SEQUENCES_WAITING, now.waiting),
@@ -123,7 +123,7 @@ def _add(page: Page, where: str, recorder: GenerationRecorder, now: GenerationNo
         page.add(family, where, value)
     for reason, count in recorder.reasons.items():
         page.add(families.SEQUENCES_FINISHED, f'{where},finished_reason="{reason}"', count)
-    histograms: tuple[tuple[Family, Histogram], ...] = (
+    histograms: tuple[tuple[MetricFamily, Histogram], ...] = (
         (families.FIRST_TOKEN, recorder.first_token),
         (families.BETWEEN_TOKENS, recorder.between_tokens),
         (families.SEQUENCE_SECONDS, recorder.whole),

@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from headway.observe import families
-from headway.observe.exposition import Family, Page, labels
+from headway.observe.exposition import Exposition, MetricFamily, labels
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Gpus:
     def __bool__(self) -> bool:
         return bool(self._handles)
 
-    def add(self, page: Page) -> None:
+    def add(self, page: Exposition) -> None:
         nvml = self._nvml
         for where, handle in self._handles:
             ask = functools.partial(self._add, page, where)
@@ -48,7 +48,7 @@ class Gpus:
         except self._nvml.NVMLError:
             return None
 
-    def _add(self, page: Page, where: str, family: Family, value: float | None) -> None:
+    def _add(self, page: Exposition, where: str, family: MetricFamily, value: float | None) -> None:
         if value is not None:
             page.add(family, where, value)
 

@@ -9,7 +9,7 @@ class Bounds(NamedTuple):
     """The upper bounds of a histogram's buckets; above the last there is one more."""
 
     values: tuple[float, ...]
-    labels: tuple[str, ...]  # as `le` says them, the last one included
+    labels: tuple[str, ...]  # the bounds as `le` labels, the last one included
 
 
 def bounds(*values: float) -> Bounds:

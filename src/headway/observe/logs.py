@@ -28,7 +28,7 @@ def configure(*, format: str, level: str) -> None:  # noqa: A002 - as the settin
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`."""
+    """The fields given as `extra`."""
     return {
         name: value
         for name, value in vars(record).items()
@@ -37,7 +37,7 @@ def extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """For people: when, what was said, and where, in one line; extras behind it as name=value."""
+    """For people: time, message and place in one line, followed by extras as name=value."""
 
     default_msec_format = "%s.%03d"  # a point, as in every other place where we write seconds
 

@@ -16,15 +16,15 @@ from headway.observe import families
 from headway.observe.exposition import (
     OPENMETRICS,
     TEXT,
-    Family,
-    Page,
+    Exposition,
+    MetricFamily,
     histogram_starts,
     labels,
     wants_openmetrics,
 )
 from headway.observe.histogram import Histogram
 from headway.observe.process import add_process
-from headway.observe.recorder import Recorder
+from headway.observe.recorder import MetricsRecorder
 from headway.observe.triton import RequestFigures, TritonCounters
 from headway.runtime.events import Event, Observer, Stopped
 
@@ -32,7 +32,7 @@ _MOST_RETIRED = 16  # versions that are gone, and may come back; beyond, the old
 
 
 class Now(Protocol):
-    """What a batcher's `statistics()` tell."""
+    """The fields of a batcher's `statistics()`."""
 
     @property
     def is_open(self) -> bool: ...
@@ -63,8 +63,8 @@ class Watchable(Protocol):
     def statistics(self) -> Now: ...
 
 
-class Readiness(Protocol):
-    """Of one version of a model."""
+class ReadyModel(Protocol):
+    """The readiness of one version of a model."""
 
     @property
     def model(self) -> str: ...
@@ -79,7 +79,7 @@ class Key(NamedTuple):
     version: str
 
 
-Source: TypeAlias = Callable[[Page], None]
+Source: TypeAlias = Callable[[Exposition], None]
 Scope: TypeAlias = MutableMapping[str, Any]
 
 
@@ -92,7 +92,7 @@ class Metrics:
         self._retired: OrderedDict[Key, _Model] = OrderedDict()
         self._sources: list[Source] = [add_process]
         # Set where models are kept: batchers do not know of models that could not be loaded.
-        self.readiness: Callable[[], Iterable[Readiness]] | None = None
+        self.readiness: Callable[[], Iterable[ReadyModel]] | None = None
 
     # ---- what is watched
 
@@ -150,12 +150,12 @@ class Metrics:
 
     def text(self, *, openmetrics: bool = False) -> str:
         """Prometheus' text format, or OpenMetrics."""
-        page = Page()
+        page = Exposition()
         for _ in self.fill(page):
             pass
         return page.text(openmetrics=openmetrics)
 
-    def fill(self, page: Page) -> Iterator[None]:
+    def fill(self, page: Exposition) -> Iterator[None]:
         """In steps, one a model: with many, the event loop has a turn in between."""
         with self._lock:
             self._forget_lost()
@@ -181,7 +181,7 @@ class Metrics:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """As an ASGI application: `app.mount("/metrics", metrics)`."""
+        """The page as an ASGI application: `app.mount("/metrics", metrics)`."""
         assert scope["type"] == "http", "metrics are served over HTTP"
         accept = b"".join(value for name, value in scope["headers"] if name == b"accept")
         openmetrics = wants_openmetrics(accept.decode("latin-1"))
@@ -192,7 +192,7 @@ class Metrics:
         await send({"type": "http.response.body", "body": body})
 
 
-def _by_key(found: Iterable[Readiness]) -> dict[Key, bool]:
+def _by_key(found: Iterable[ReadyModel]) -> dict[Key, bool]:
     return {Key(each.model, each.version): each.is_ready for each in found}
 
 
@@ -227,12 +227,12 @@ class _Model:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.recorder = Recorder()
+        self.recorder = MetricsRecorder()
         self.watches: list[_Watch] = []
         self._gone = TritonCounters()  # requests of batchers that have closed
-        self._closing: RequestFigures | None = None  # the last of them: some still are told
+        self._closing: RequestFigures | None = None  # the last of them: some are still recorded
         self._where = labels(key._fields, key)
-        self._starts: dict[tuple[Family, str], tuple[str, ...]] = {}
+        self._starts: dict[tuple[MetricFamily, str], tuple[str, ...]] = {}
 
     def let_go(self, requests: RequestFigures | None) -> None:
         if self._closing is not None:
@@ -240,20 +240,20 @@ class _Model:
         self._closing = requests
 
     def configure(self) -> None:
-        """As the latest batcher's policy says, now: its tenants may have changed meanwhile."""
+        """From the latest batcher's policy: its tenants may have changed."""
         latest = self.watches[-1].batcher if self.watches else None
         if latest is not None:
             policy = latest.policy
             self.recorder.configure(slo_s=policy.slo_s, tenants=policy.tenant_weights)
 
-    def add_to(self, page: Page) -> None:
+    def add_to(self, page: Exposition) -> None:
         self.configure()
         with self.recorder.lock:
             self._add_recorded(page, self.recorder)
         self._add_now(page)
         self._add_requests(page)
 
-    def _add_recorded(self, page: Page, recorder: Recorder) -> None:
+    def _add_recorded(self, page: Exposition, recorder: MetricsRecorder) -> None:
         where = self._where
         for priority, times in zip(Priority, recorder.times, strict=True):
             if times is None:
@@ -289,13 +289,15 @@ class _Model:
             }
             self._add_each(page, families.SLO_ITEMS, outcomes)
 
-    def _add_each(self, page: Page, family: Family, values: Mapping[str, float]) -> None:
+    def _add_each(
+        self, page: Exposition, family: MetricFamily, values: Mapping[str, float]
+    ) -> None:
         label = family.labels[-1]
         for name, value in values.items():
             page.add(family, f"{self._where},{labels((label,), (name,))}", value)
 
     def _add_histogram(
-        self, page: Page, family: Family, labelled: str, histogram: Histogram
+        self, page: Exposition, family: MetricFamily, labelled: str, histogram: Histogram
     ) -> None:
         starts = self._starts.get((family, labelled))
         if starts is None:
@@ -309,7 +311,7 @@ class _Model:
         batchers = [each for watch in self.watches if (each := watch.batcher) is not None]
         return any(each.statistics().is_open for each in batchers) if batchers else None
 
-    def _add_now(self, page: Page) -> None:
+    def _add_now(self, page: Exposition) -> None:
         where = self._where
         batchers = [each for watch in self.watches if (each := watch.batcher) is not None]
         states = [(batcher.statistics(), batcher.policy.workers) for batcher in batchers]
@@ -325,7 +327,7 @@ class _Model:
         page.add(families.OLDEST_BATCH, where, max(now.oldest_batch_s for now, _ in states))
         page.add(families.NV_PENDING, where, sum(now.queued_items for now, _ in states))
 
-    def _add_requests(self, page: Page) -> None:
+    def _add_requests(self, page: Exposition) -> None:
         figures = [self._closing, *(watch.requests for watch in self.watches)]
         counted = [each for each in figures if each is not None]
         if counted:

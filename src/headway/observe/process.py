@@ -5,12 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from headway.observe import families
-from headway.observe.exposition import Page
+from headway.observe.exposition import Exposition
 
 _SELF = Path("/proc/self")
 
 
-def add_process(page: Page) -> None:
+def add_process(page: Exposition) -> None:
     spent = os.times()
     page.add(families.CPU_SECONDS, "", spent.user + spent.system)
     with suppress(OSError, ValueError, IndexError):  # not Linux, or not allowed

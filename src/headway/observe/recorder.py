@@ -1,4 +1,4 @@
-"""What one version of a model has done so far: sums and histograms, added to once a batch.
+"""The figures of one version of a model: sums and histograms, updated once a batch.
 
 Pure bookkeeping, cheap by design: a batch of any size costs a few microseconds and each item in it
 about a tenth of one. Times come with the events; names and formats are others' business.
@@ -72,8 +72,8 @@ class Times:
         self.end_to_end.add_ages(arrivals, event.finished_at, total)
 
 
-class Recorder:
-    """Of one batcher, or of several that share a name and a version. A reader holds `lock`."""
+class MetricsRecorder:
+    """Records one batcher, or several of one name and version. A reader holds `lock`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # batchers of one name may live in different event loops
@@ -93,7 +93,7 @@ class Recorder:
         self.linger_cap_s = 0.0
 
     def configure(self, *, slo_s: float | None, tenants: Iterable[str]) -> None:
-        """As the batcher says that is watched from now on."""
+        """Set from the policy of the batcher that is watched from now on."""
         with self.lock:
             self.slo_s = slo_s
             before = self.tenant_rows

@@ -1,11 +1,11 @@
 """Calls from one model to another: how many, how long, how many failed."""
 
 from headway.observe import families
-from headway.observe.exposition import Page, labels
+from headway.observe.exposition import Exposition, labels
 
 
 class StageTally:
-    """By the model that calls and the one that it calls: both are names of the server's own."""
+    """Counts by calling and called model, both named by the server's configuration."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, str], int] = {}
@@ -18,7 +18,7 @@ class StageTally:
         self._failed[key] = self._failed.get(key, 0) + failed
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
-    def add_to(self, page: Page) -> None:
+    def add_to(self, page: Exposition) -> None:
         for family, values in (
             (families.STAGE_CALLS, self._calls),
             (families.STAGES_FAILED, self._failed),

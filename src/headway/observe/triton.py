@@ -1,6 +1,6 @@
 """Triton's `nv_inference_*` counters, from what a server counts of its requests.
 
-They say what `/v2/models/stats` says: both are read from the same figures.
+They agree with `/v2/models/stats`: both are read from the same figures.
 """
 
 from collections import Counter
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from headway.observe import families
-from headway.observe.exposition import Family, Page
+from headway.observe.exposition import Exposition, MetricFamily
 
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
-_DURATIONS: dict[str, Family] = {
+_DURATIONS: dict[str, MetricFamily] = {
     "success": families.NV_REQUEST_US,
     "queue": families.NV_QUEUE_US,
     "compute_input": families.NV_INPUT_US,
@@ -21,11 +21,11 @@ _DURATIONS: dict[str, Family] = {
 
 
 class RequestFigures(Protocol):
-    """What has become of one model's requests."""
+    """The outcomes of one model's requests."""
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """By Triton's reasons."""
+        """Counts by Triton's reasons."""
         ...
 
     def as_triton(self, name: str, version: str) -> Mapping[str, Any]: ...
@@ -35,7 +35,7 @@ class TritonCounters:
     """The sum of several figures: a model that is loaded again goes on counting."""
 
     def __init__(self, *sums: "TritonCounters | RequestFigures") -> None:
-        self._counts: Counter[Family] = Counter()
+        self._counts: Counter[MetricFamily] = Counter()
         self._failures: Counter[str] = Counter()
         for each in sums:
             self.add(each)
@@ -57,7 +57,7 @@ class TritonCounters:
             }
         )
 
-    def add_to(self, page: Page, where: str) -> None:
+    def add_to(self, page: Exposition, where: str) -> None:
         for family, value in self._counts.items():
             is_duration = family.name.endswith("_us")
             page.add(family, where, value // 1000 if is_duration else value)

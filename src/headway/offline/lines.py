@@ -13,7 +13,7 @@ _HEAD_BYTES = 2**20  # of the file: enough to tell two files apart
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     number: int  # from 1, blank lines counted
     text: bytes | None  # None: it is longer than MAX_LINE_BYTES
     end: int  # where the next line begins, in bytes
@@ -25,14 +25,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class FileHead:
     """How a file begins: a file that grows keeps its head, another file has another one."""
 
     size_bytes: int
     sha256: str
 
 
-def lines_of(file: BinaryIO, *, after: int = 0, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+def lines_of(
+    file: BinaryIO, *, after: int = 0, max_bytes: int = MAX_LINE_BYTES
+) -> Iterator[InputLine]:
     """The lines that are not blank, from the one after line `after`. Raises ConfigError if there
     is no such line. What is written behind an end without a newline meanwhile is not read."""
     number, end, text = 0, 0, b"\n"
@@ -46,21 +48,21 @@ def lines_of(file: BinaryIO, *, after: int = 0, max_bytes: int = MAX_LINE_BYTES)
         if number <= after:
             continue
         if not is_whole:
-            yield Line(number, None, end)
+            yield InputLine(number, None, end)
         elif text.strip():
-            yield Line(number, text, end)
+            yield InputLine(number, text, end)
     if number < after:
         raise ConfigError(f"the input has {number} lines; the output already has line {after}")
 
 
-def head_of(path: Path, size_bytes: int | None = None) -> Head:
+def head_of(path: Path, size_bytes: int | None = None) -> FileHead:
     """The first bytes of a file; as many as another head has, to compare them."""
     try:
         with path.open("rb") as file:
             start = file.read(_HEAD_BYTES if size_bytes is None else size_bytes)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
-    return Head(len(start), hashlib.sha256(start).hexdigest())
+    return FileHead(len(start), hashlib.sha256(start).hexdigest())
 
 
 def _skip_line(file: BinaryIO, text: bytes, max_bytes: int) -> tuple[bytes, int]:

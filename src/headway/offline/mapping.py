@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from headway.errors import HeadwayError, InputTooLarge, InvalidInput, ModelFailed, RequestError
-from headway.offline.lines import MAX_LINE_BYTES, Line
+from headway.offline.lines import MAX_LINE_BYTES, InputLine
 
 Answer: TypeAlias = Callable[[Any], Awaitable[bytes]]  # of one value: its result, as JSON
 MAX_HELD_BYTES = 64 * 2**20
@@ -23,7 +23,7 @@ _FORMS = 'such as "a text", 3 or {"x": 1}'
 
 @dataclass(slots=True)
 class Tally:
-    """What has been written so far."""
+    """Counts of written lines."""
 
     lines: int = 0
     failed: int = 0
@@ -51,7 +51,7 @@ class _Made:
 
 
 async def map_lines(
-    lines: Iterator[Line],
+    lines: Iterator[InputLine],
     answer: Answer,
     write: Callable[[bytes], None],
     *,
@@ -88,7 +88,7 @@ async def map_lines(
 class _Ahead:
     """The lines that are under way, in order."""
 
-    def __init__(self, lines: Iterator[Line], answer: Answer, most: int) -> None:
+    def __init__(self, lines: Iterator[InputLine], answer: Answer, most: int) -> None:
         self._lines = lines
         self._answer = answer
         self._most = most
@@ -96,7 +96,7 @@ class _Ahead:
         self._held_bytes = 0  # of lines that wait for their answer, and answers for their turn
 
     def read_on(self) -> bool:
-        """Take in what there is room for. False: all is done."""
+        """Read as many lines as there is room for. False: all is done."""
         while len(self._tasks) < self._most and self._held_bytes < MAX_HELD_BYTES:
             line = next(self._lines, None)
             if line is None:
@@ -123,7 +123,7 @@ class _Ahead:
                 if not task.cancelled():
                     task.exception()  # seen: the first error is the one that is raised
 
-    async def _make(self, line: Line) -> _Made:
+    async def _make(self, line: InputLine) -> _Made:
         try:
             made = await self._result(line)
         except (RequestError, ModelFailed) as error:
@@ -135,7 +135,7 @@ class _Ahead:
         self._held_bytes += len(made.record) - len(line.text or b"")
         return made
 
-    async def _result(self, line: Line) -> _Made:
+    async def _result(self, line: InputLine) -> _Made:
         if line.text is None:
             raise InputTooLarge(
                 f"the line is longer than {MAX_LINE_BYTES} bytes", limit=MAX_LINE_BYTES
@@ -149,7 +149,7 @@ class _Ahead:
         return _Made(line.number, line.end, record, is_cut=line.is_cut)
 
 
-def _error_record(line: Line, error: HeadwayError) -> _Made:
+def _error_record(line: InputLine, error: HeadwayError) -> _Made:
     # A model's words may hold what no encoding can carry: half of a surrogate pair.
     message = str(error).encode("utf-8", "replace").decode()
     record = {"line": line.number, "error": {"code": error.code, "message": message}}

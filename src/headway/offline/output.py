@@ -1,8 +1,8 @@
 """The output file: whole lines only, in order, whatever kills the process and whenever.
 
-The file itself says how far it got: its last whole line has a number, and the rest of a torn one is
-cut off. Beside it lies a note on what made it, so that a file is never continued with another model
-or another input.
+The file itself shows how far it got: its last whole line has a number, and a torn line is cut off.
+A note beside it says what made it, so that no file is continued with another model or another
+input.
 """
 
 import os
@@ -14,18 +14,18 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from headway.errors import ConfigError
-from headway.offline.lines import Head, head_of
+from headway.offline.lines import FileHead, head_of
 
 _ERROR = re.compile(rb'\{"line":\d+,"error":')
 _BLOCK = 64 * 2**10
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What made the output: `OUT.headway`, beside it."""
+class OutputNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The model and input that made the output: `OUT.headway`, beside it."""
 
     model: str
     options: dict[str, Any]
-    input_head: Head
+    input_head: FileHead
     cut: tuple[int, int] | None = None  # the input's last line without a newline, its end in bytes
 
     @staticmethod
@@ -40,7 +40,9 @@ class _Record(msgspec.Struct, frozen=True):
 class Output:
     """An output being written by this process and no other. `with` opens and closes it."""
 
-    def __init__(self, path: Path, note: Note, source: Path, *, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: Path, note: OutputNote, source: Path, *, overwrite: bool = False
+    ) -> None:
         self._path = path
         self._note = note
         self._source = source
@@ -58,7 +60,7 @@ class Output:
             _lock(self._file, self._path)
             if self._overwrite:
                 self._file.truncate(0)
-                Note.path_of(self._path).unlink(missing_ok=True)
+                OutputNote.path_of(self._path).unlink(missing_ok=True)
             self._begin_or_resume()
         except BaseException:
             self._file.close()
@@ -87,10 +89,10 @@ class Output:
 
     def _write_note(self) -> None:
         note = msgspec.json.format(msgspec.json.encode(self._note)) + b"\n"
-        _replace(Note.path_of(self._path), note)
+        _replace(OutputNote.path_of(self._path), note)
 
     def _begin_or_resume(self) -> None:
-        beside = Note.path_of(self._path)
+        beside = OutputNote.path_of(self._path)
         whole_bytes, last = _last_line(self._file)
         if beside.exists():
             self._note = self._check_note(beside)
@@ -121,9 +123,9 @@ class Output:
                     "name, or --overwrite"
                 )
 
-    def _check_note(self, beside: Path) -> Note:
+    def _check_note(self, beside: Path) -> OutputNote:
         try:
-            found = msgspec.json.decode(beside.read_bytes(), type=Note)
+            found = msgspec.json.decode(beside.read_bytes(), type=OutputNote)
         except (OSError, msgspec.DecodeError) as error:
             raise ConfigError(f"{beside}: {error}") from error
         same_input = head_of(self._source, found.input_head.size_bytes) == found.input_head

@@ -77,15 +77,6 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class PaddingRevoked:
-    """A padded answer was another than the same row's alone: only equal lengths share a batch from
-    now on, and answers before may be wrong."""
-
-    model: str
-    outputs: str  # which differ
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerChanged:
     """A worker process was lost (`waiting` to be started again), is `ready`, or is given up
     (`failed`)."""
@@ -125,7 +116,7 @@ class Crashed:
 @dataclass(frozen=True, slots=True)
 class Stopped:
     model: str
-    unanswered: int  # callers that were told `Closed` because the drain ran out of time
+    unanswered: int  # callers that got `Closed` because the drain ran out of time
 
 
 Event: TypeAlias = (
@@ -133,7 +124,6 @@ Event: TypeAlias = (
     | BatchFinished
     | BatchLost
     | OutOfMemory
-    | PaddingRevoked
     | WorkerChanged
     | Refused
     | Cancelled

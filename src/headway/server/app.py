@@ -21,7 +21,7 @@ from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer
 from headway.wire.headers import WireHeaders
-from headway.wire.messages import Answer, Asker, Headers, Pending, Refusal, Request, Response
+from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending, Request, Response
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
 _MOST_REMEMBERED = 4096  # paths; a client that makes names up costs no more than this
@@ -91,28 +91,22 @@ class App:
         if direct is None or (route.is_direct is not None and not route.is_direct(headers)):
             return None
         if self._keys is not None:
-            caller = self._caller_of(self._keys, headers)
-            return None if caller is None else direct(body, asker, caller, "", **params)
+            try:
+                caller = _admitted(self._keys, WireHeaders(headers), route.access)
+            except HeadwayError:
+                return None
+            return direct(body, asker, caller, "", **params)
         tenant = (
             headers[b"headway-tenant"].decode("latin-1") if b"headway-tenant" in headers else ""
         )
         return direct(body, asker, None, tenant, **params)
-
-    def _caller_of(self, keys: KeyRing, headers: dict[bytes, bytes]) -> Caller | None:
-        """None: `handle` says why not."""
-        try:
-            caller = keys.find(WireHeaders(headers))
-            caller.check(Access.INFER)
-        except HeadwayError:
-            return None
-        return caller
 
     def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
         """A client without a key is refused before its long body is read."""
         if self._keys is None:
             return None
         try:
-            self._keys.find(headers).check(Access.READ)
+            _admitted(self._keys, headers, Access.READ)
         except HeadwayError as error:
             return Rejection(status_of(error).http, error.code, str(error), headers_of(error))
         return None
@@ -143,7 +137,11 @@ class App:
             return found
         try:
             if self._keys is not None:
-                _identify(self._keys, request)
+                request.caller = caller = _admitted(self._keys, request.headers, found.route.access)
+                if caller is NOBODY:
+                    request.body = b""  # nothing is unpacked for an unknown caller
+                else:
+                    whose.set(caller.key.tenant)
             if "content-encoding" in request.headers:
                 answer = await self._answer_packed(request, found)
             else:
@@ -168,21 +166,21 @@ class App:
             return await found.route.handler(request, **found.params)
 
     def answer_error(self, request: Request, error: BaseException) -> Response:
-        """What the caller is told, as its route spells errors."""
-        told = tell(error, self.errors, debug=self._debug, path=request.path, id=request.id)
+        """The error's answer, in the form of its route."""
+        report = tell(error, self.errors, debug=self._debug, path=request.path, id=request.id)
         found = self._found.get((request.method, request.path))
         errors = self._errors_of(request.path) if found is None else found.route.errors
         return errors.refusal(
-            told.status.http,
-            told.message,
-            code=told.code,
-            param=param_of(told.error),
-            headers=headers_of(told.error),
+            report.status.http,
+            report.message,
+            code=report.code,
+            param=param_of(report.error),
+            headers=headers_of(report.error),
         )
 
     def refuse(
         self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
-    ) -> Refusal:
+    ) -> ErrorResponse:
         """A request that comes to no handler."""
         return self._errors_of(path).refusal(status, message, code=code, headers=headers)
 
@@ -294,17 +292,15 @@ class AppWrapper(App):
 
     def refuse(
         self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
-    ) -> Refusal:
+    ) -> ErrorResponse:
         return self._app.refuse(path, status, message, code=code, headers=headers)
 
 
-def _identify(keys: KeyRing, request: Request) -> None:
-    """Raises Unauthenticated."""
-    request.caller = caller = keys.find(request.headers)
-    if caller is NOBODY:
-        request.body = b""  # nothing is unpacked for an unknown caller
-    elif caller is not None:
-        whose.set(caller.key.tenant)
+def _admitted(keys: KeyRing, headers: Mapping[str, str], access: Access) -> Caller:
+    """The one check of a key. Raises Unauthenticated, Forbidden."""
+    caller = keys.find(headers)
+    caller.check(access)
+    return caller
 
 
 def _compile(template: str) -> re.Pattern[str]:

@@ -21,7 +21,7 @@ _HIDDEN = frozenset(["api_keys"])
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One setting."""
 
     name: str
@@ -32,7 +32,7 @@ class Change:
         return f"{self.name}: {self.what}" + ("" if self.is_live else " (needs a restart)")
 
 
-def changes_of(old: Config, new: Config) -> list[Change]:
+def changes_of(old: Config, new: Config) -> list[SettingChange]:
     """Every setting that differs, keys aside."""
     return [
         *_server_changes(old.server, new.server),
@@ -43,18 +43,20 @@ def changes_of(old: Config, new: Config) -> list[Change]:
 
 def key_changes_of(
     old: Sequence[KeyConfig], new: Sequence[KeyConfig], *, has_keys: bool
-) -> list[Change]:
+) -> list[SettingChange]:
     """Keys by their ids. `has_keys`: the server was started with keys. Without, its first key needs
     a restart."""
     changes = []
     for name, before, after in _pairs(old, new, "id"):
         what = "changed" if before and after else "added" if after else "removed"
-        changes.append(Change(f"key {name!r}", what, has_keys))
+        changes.append(SettingChange(f"key {name!r}", what, has_keys))
     weights = weights_of(old)
     for tenant, after in sorted(weights_of(new).items()):
         before = weights.get(tenant, 1.0)
         if before != after:
-            changes.append(Change(f"weight of {tenant!r}", f"{before:g} → {after:g}", has_keys))
+            changes.append(
+                SettingChange(f"weight of {tenant!r}", f"{before:g} → {after:g}", has_keys)
+            )
     return changes
 
 
@@ -71,27 +73,31 @@ def merged(old: Config, new: Config) -> Config:
     return msgspec.structs.replace(old, server=server, models=new.models)
 
 
-def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[Change]:
+def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[SettingChange]:
     for name, before, after in _differing(old, new):
         what = "changed" if name in _HIDDEN else f"{_shown(before)} → {_shown(after)}"
-        yield Change(f"server.{name}", what, name in LIVE)
+        yield SettingChange(f"server.{name}", what, name in LIVE)
 
 
-def _shared_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+def _shared_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[SettingChange]:
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if before != after:
             what = f"{_shown(before)} → {_shown(after)}"
-            yield Change(f"every_model.{name}", what, is_live=False)
+            yield SettingChange(f"every_model.{name}", what, is_live=False)
 
 
-def _model_changes(old: Iterable[ModelConfig], new: Iterable[ModelConfig]) -> Iterator[Change]:
+def _model_changes(
+    old: Iterable[ModelConfig], new: Iterable[ModelConfig]
+) -> Iterator[SettingChange]:
     for name, before, after in _pairs(old, new, "name"):
         if before is None or after is None:
-            yield Change(f"model {name!r}", "removed" if after is None else "added", True)
+            yield SettingChange(f"model {name!r}", "removed" if after is None else "added", True)
             continue
         for field, was, becomes in _differing(before, after):
-            yield Change(f"model {name!r}.{field}", f"{_shown(was)} → {_shown(becomes)}", True)
+            yield SettingChange(
+                f"model {name!r}.{field}", f"{_shown(was)} → {_shown(becomes)}", True
+            )
 
 
 def _pairs(old: Iterable[Any], new: Iterable[Any], by: str) -> Iterator[tuple[str, Any, Any]]:

@@ -23,7 +23,7 @@ def stopping() -> None:
     _send("STOPPING=1")
 
 
-class Watchdog:
+class SystemdWatchdog:
     """Tells systemd's watchdog (`WatchdogSec=`) that work completes, while it does. An event loop
     that is blocked tells nothing either: both end in a restart."""
 

@@ -1,4 +1,4 @@
-"""What the server tells of itself: metrics, a line for each request, spans; each only where wanted.
+"""Metrics, a log line for each request, traces; each only if it is switched on.
 
 What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
 """
@@ -20,7 +20,7 @@ from headway.server.app import App, AppWrapper, Handle
 from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of
 from headway.version import VERSION
-from headway.wire.messages import Answer, Asker, Pending, Refusal, Request, StreamResponse
+from headway.wire.messages import Answer, Asker, ErrorResponse, Pending, Request, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
@@ -95,7 +95,7 @@ class Observing:
 
 class ObservedApp(AppWrapper):
     """Every request of another app passes through the layers, the last one first. None takes the
-    direct way, of which nothing is told."""
+    direct path, which is not observed."""
 
     def __init__(self, app: App, layers: Iterable[Layer]) -> None:
         super().__init__(app)
@@ -172,7 +172,7 @@ async def _ended(handle: Handle, request: Request, end: Callable[[int, str], Non
         status = answer.status
         answer.on_end.append(lambda error: end(*_outcome(status, error)))
     else:
-        end(answer.status, answer.code if isinstance(answer, Refusal) else "")
+        end(answer.status, answer.code if isinstance(answer, ErrorResponse) else "")
     return answer
 
 

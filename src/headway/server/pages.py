@@ -1,9 +1,9 @@
 """Web pages may not call a server without keys: neither to have it do work, nor to read answers.
 
-A browser sends a page's request to any address, this machine's own included, and says whose it is
-(`Origin`, `Sec-Fetch-Site`). Only with a name that a page's owner lets point here (DNS rebinding)
-does the browser take us for the page's own server: then the name, in `Host`, gives it away. So a
-host must be an address, a name that nobody can own, or one that the operator has named.
+A browser sends a page's request to any address, this machine's own included, and names the page's
+site in `Origin` and `Sec-Fetch-Site`. It takes us for the page's own server only if its owner
+lets a name point here (DNS rebinding); then that name is in `Host`. So a host must be an address, a
+name that nobody can own, or one that the operator allows.
 
 With keys none of this is needed: a page has none. A mounted application leaves it to the outer one.
 """

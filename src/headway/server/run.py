@@ -16,7 +16,6 @@ from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.hosting.statistics import ModelStatistics
-from headway.hosting.time_limit import TimeLimited
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
@@ -25,15 +24,16 @@ from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.cors import CorsApp
-from headway.server.families import admin, cohere, draining, huggingface, instances
+from headway.server.families import admin, cohere, drain, kserve_v1
 from headway.server.families.chat_page import handlers as chat_page
+from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.openai import (
-    adapters,
     audio,
     chat,
     completions,
     embeddings,
     images,
+    lora_adapters,
     rerank,
     tokens,
 )
@@ -45,7 +45,7 @@ from headway.server.garbage import GarbagePauses
 from headway.server.observing import Observing
 from headway.server.pages import PagesApp
 from headway.server.service.inference import Inference, inference_over
-from headway.server.service.routes import Family, Route
+from headway.server.service.routes import Route, RouteFamily, decoding
 from headway.server.service.shared_memory import SharedRegions
 from headway.server.signals import Signals
 from headway.version import VERSION
@@ -120,7 +120,7 @@ async def run(
                 notify.ready()
 
             pauses = GarbagePauses(registry)
-            watchdog = notify.Watchdog(lambda: registry.is_live)
+            watchdog = notify.SystemdWatchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             watchdog.start()
@@ -244,7 +244,8 @@ def make_app(
         rows += observing.page.routes()
     for row in rows:
         # The direct way goes past the gate: the app checks the key, the call counts.
-        app.add(row._replace(handler=gate(row.access, row.handler)))
+        handler = decoding(row, config.max_json_bytes)
+        app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
         app = PagesApp(app, config)
     return CorsApp(app, config.cors_origins) if config.cors_origins else app
@@ -254,24 +255,24 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
     """The table of all routes: each family has its rows, and they say the rest."""
     models = inference.models
     plain_json = plain.Plain(inference)
-    families: list[Family] = [
+    families: list[RouteFamily] = [
         v2.V2(inference),
         model_list.ModelList(models),
-        embeddings.Embeddings(inference),
+        embeddings.EmbeddingsRoutes(inference),
         chat.Chat(inference),
         chat_page.ChatPage(),
         completions.Completions(inference),
         tokens.Tokens(inference),
-        adapters.LoraAdapters(models),
+        lora_adapters.LoraAdapters(models),
         rerank.Reranking(inference),
         audio.Audio(inference),
         images.Images(inference),
         cohere.Cohere(inference),
         huggingface.HuggingFace(inference, plain_json),
-        instances.Instances(inference),
+        kserve_v1.Instances(inference),
         plain_json,
         admin.Admin(models),
-        draining.Draining(models.registry),
+        drain.Draining(models.registry),
     ]
     rows = [row for family in families for row in family.routes()]
     described = openapi.OpenAPI(models, rows, version=inference.version, has_keys=has_keys)
@@ -422,8 +423,7 @@ def make_served(
         if observing is not None:
             observing.watch_generator(generator)
         return generator
-    kind = Served if config.timeout_ms is None else TimeLimited
-    served = kind(config, model=model, version=version, origin=origin)
+    served = Served(config, model=model, version=version, origin=origin)
     if weights:
         served.weigh(weights)
     served.statistics = statistics = ModelStatistics()

@@ -70,7 +70,7 @@ def element_schema(dtype: str) -> dict[str, Any]:
 
 
 def row_schema(dtype: str, shape: Sequence[int]) -> dict[str, Any]:
-    """One row of this shape, whose first axis is the rows."""
+    """One row of this shape (its first axis is the rows)."""
     schema = element_schema(dtype)
     for axis in reversed(shape[1:]):
         limits = {} if axis == -1 else {"minItems": axis, "maxItems": axis}

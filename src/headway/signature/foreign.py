@@ -35,7 +35,7 @@ def is_image(hint: Any) -> bool:
 
 
 def is_pydantic(hint: Any) -> bool:
-    """Whether pydantic must check it: a model or dataclass of its own stands in it, or a
+    """Whether pydantic must check it: it contains a pydantic model or dataclass, or a
     constraint such as `Annotated[int, pydantic.Field(gt=0)]`."""
     if "pydantic" not in sys.modules:
         return False
@@ -76,8 +76,8 @@ def _validated(validator: Any, value: Any) -> Any:
     except ValueError as error:
         if not hasattr(error, "errors"):
             raise
-        told = "; ".join(f"{place}: {what}" for place, what in mistakes_of(error))
-        raise ValueError(told) from error
+        mistakes = "; ".join(f"{place}: {what}" for place, what in mistakes_of(error))
+        raise ValueError(mistakes) from error
 
 
 def mistakes_of(error: Any) -> list[tuple[str, str]]:
@@ -117,7 +117,7 @@ def check_objects(text: bytes) -> None:
 
 def failing_fast(adapter: Any) -> Any:
     """The same as a `TypeAdapter`, for values of many parts: of a list only the first mistake is
-    looked for. It is the adapter itself where this pydantic cannot be told so."""
+    looked for. With a pydantic that has no such setting it is the adapter itself."""
     validator: Any = sys.modules["pydantic_core"].SchemaValidator
     try:
         schema = _failing_fast(adapter.core_schema)

@@ -50,7 +50,7 @@ def innermost(hint: Any) -> Any:
 
 
 def is_mixed(hint: Any) -> bool:
-    """Whether it is a tuple whose places differ: no tensor has two types."""
+    """Whether it is a tuple of several types: no tensor has two."""
     hint = plain(hint)
     places = [each for each in get_args(hint) if each is not Ellipsis]
     return get_origin(hint) is tuple and len(set(places)) > 1
@@ -106,7 +106,7 @@ def tensor_in(hint: Any) -> Tensor | None:
 
 
 def parts_of(hint: Any) -> Iterator[Any]:
-    """The hint and all that stands in it; not the fields of its classes."""
+    """The hint and the hints inside it; not the fields of its classes."""
     yield hint
     arguments = get_args(hint)
     if get_origin(hint) is Annotated:

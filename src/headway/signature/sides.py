@@ -143,7 +143,7 @@ def side_of(tensors: Sequence[Tensor], hint: Any = None) -> Side:
 
 
 def derived_side(hint: Any, name: str) -> Side:
-    """From a hint. Where no tensors can be told from it, one text of JSON a row carries it."""
+    """From a hint. If it describes no tensors, one text of JSON a row carries the value."""
     tensor = tensor_in(hint)
     if tensor is not None:
         own = plain(hint) if tensor.dtype == BYTES else None

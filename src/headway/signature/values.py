@@ -138,7 +138,7 @@ class ByMsgspec:
                 if self._known.issuperset(_decode_names(text)):
                     return self._decoder.decode(text)
             except msgspec.ValidationError:
-                pass  # what is wrong is said below, as for a decoded value
+                pass  # the mistake is reported below, as for a decoded value
             value = _decode_any(text)
         except msgspec.ValidationError as error:
             raise self._told(error) from error

@@ -13,7 +13,7 @@ from headway.core.generation.step import Step
 
 
 class _Cell(NamedTuple):
-    """What the cache holds for one position: enough to tell whose it is."""
+    """The cache's content for one position: enough to tell its sequence."""
 
     token: int
     position: int
@@ -24,7 +24,7 @@ class _Cell(NamedTuple):
 def next_token(
     tokens: list[int], *, adapter: str = "", salt: str = "", vocabulary: int = 64
 ) -> int:
-    """What the fake model says after these tokens."""
+    """The fake model's next token after these."""
     text = f"{adapter}/{salt}/{tokens}".encode(errors="surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=4).digest(), "little") % vocabulary
 
@@ -47,7 +47,7 @@ class FakeEngine:
         self._sequences[sequence.id] = sequence
 
     def drop(self, sequence_id: int) -> None:
-        """It has ended. Harmless if it is not known."""
+        """The sequence has ended. Harmless if it is not known."""
         self._sequences.pop(sequence_id, None)
 
     def run(self, step: Step) -> list[int]:

@@ -2,7 +2,7 @@
 
 pytest_plugins = ["headway.testing.pytest_plugin"]
 
-A test that needs real sockets or threads says `@pytest.mark.real_time`.
+Mark a test that needs real sockets or threads with `@pytest.mark.real_time`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _asyncio_mode(config: pytest.Config) -> str:
-    """Of pytest-asyncio, by its flag or its setting; empty: it is not there."""
+    """The mode of pytest-asyncio, by its flag or setting; empty: it is not installed."""
     if not config.pluginmanager.hasplugin("asyncio"):
         return ""
     return str(config.getoption("asyncio_mode", None) or config.getini("asyncio_mode"))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from headway.wire.messages import Answer, Asker, Headers, Pending, Refusal, Request, Response
+from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending, Request, Response
 
 
 class Rejection(NamedTuple):
@@ -15,7 +15,7 @@ class Rejection(NamedTuple):
     headers: Headers = ()
 
 
-class Application(Protocol):
+class HttpApplication(Protocol):
     async def handle(self, request: Request) -> Answer:
         """Never raises, but for the caller's own cancellation."""
         ...
@@ -37,7 +37,7 @@ class Application(Protocol):
 
     def refuse(
         self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
-    ) -> Refusal:
+    ) -> ErrorResponse:
         """The answer to a request that the wire itself refuses."""
         ...
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from headway.wire.application import Application
+from headway.wire.application import HttpApplication
 from headway.wire.body_room import joined
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.connections import client_of
@@ -29,7 +29,7 @@ class _Gone(Exception):
 class AsgiApp:
     """Answers requests only: models are loaded before, and live as long as their owner says."""
 
-    def __init__(self, app: Application, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: HttpApplication, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
 
@@ -159,7 +159,7 @@ def _request_of(scope: Scope) -> Request:
 
 
 def _below(path: str, scope: Scope) -> str:
-    """Without the prefix that we are mounted under. A parent that was told its own prefix, because
+    """Without the prefix that we are mounted under. A parent that knows its own prefix, because
     a proxy takes that off, has it in `root_path`, but not in the path."""
     root = quote(scope.get("root_path", ""))
     for prefix in (root, root.removeprefix(quote(scope.get("app_root_path", "")))):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from headway.errors import QueueFull
-from headway.wire.limits import Limits
+from headway.wire.limits import ConnectionLimits
 
 UNCOUNTED_BYTES = 32 * 2**10  # of each body
 _JOINED_AT_ONCE = 4 * 2**20  # bytes
@@ -18,17 +18,17 @@ _JOINED_AT_ONCE = 4 * 2**20  # bytes
 class BodyRoom:
     """What is received is taken, and given back when its request has been answered."""
 
-    def __init__(self, config: Limits) -> None:
+    def __init__(self, config: ConnectionLimits) -> None:
         self.held_bytes = 0
         self.change(config)
 
-    def change(self, config: Limits) -> None:
+    def change(self, config: ConnectionLimits) -> None:
         # A body that is allowed at all must fit in when it is alone.
         self._limit_bytes = max(config.max_held_bytes, config.max_body_bytes)
 
     def check(self, size_bytes: int) -> None:
-        """Is there room for so much more? Raises QueueFull. Nothing is taken for a promise: who
-        announces much and sends nothing must not keep others out."""
+        """Raises QueueFull if there is no room for this much more. Nothing is reserved: a client
+        that announces much and sends nothing must not keep others out."""
         limit = self._limit_bytes
         if self.held_bytes + size_bytes > limit:
             raise QueueFull(

@@ -6,13 +6,10 @@ not all unpack what is not an inference.
 
 import asyncio
 import zlib
-from collections.abc import Callable
-from typing import TypeAlias
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.wire.messages import Request, Response
 
-Rest: TypeAlias = Callable[[], None]  # called after each step of large work; may raise to end it
 _LARGE = 64 * 2**10  # from here on packing is worth a thread: about a millisecond of zlib
 _MOST_MEMBERS = 16  # of one gzip body
 _WORTH_IT = 512
@@ -22,17 +19,13 @@ _STEP_IN, _STEP_OUT = 64 * 2**10, 2**20  # bytes that are packed or unpacked in 
 _LEVEL = 1  # on the path of a request: four times as fast as the default, a little larger
 
 
-def no_rest() -> None:
-    pass
-
-
-def decompress(body: bytes, limit: int, rest: Rest = no_rest) -> bytes:
+def decompress(body: bytes, limit: int) -> bytes:
     """gzip (of any number of members), zlib, or bare deflate as some clients send it."""
     try:
         try:
-            return _decompress(body, _AUTO, limit, rest)
+            return _decompress(body, _AUTO, limit)
         except zlib.error:
-            return _decompress(body, _RAW, limit, rest)
+            return _decompress(body, _RAW, limit)
     except zlib.error as error:
         raise InvalidInput(f"the body is not valid gzip or deflate: {error}") from error
 
@@ -58,17 +51,11 @@ def is_worth_it(body: bytes) -> bool:
     return len(body) >= _WORTH_IT
 
 
-def compress(body: bytes, encoding: str, rest: Rest = no_rest) -> bytes:
-    """zlib lets other threads run; what it has written is joined piece by piece."""
+def compress(body: bytes, encoding: str) -> bytes:
+    """zlib lets other threads run."""
     # "deflate" is, in HTTP, the zlib format.
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _ZLIB if encoding == "deflate" else _GZIP)
-    if len(body) <= _LARGE:
-        return packer.compress(body) + packer.flush()
-    view, pieces = memoryview(body), []
-    for start in range(0, len(view), _STEP_OUT):
-        pieces.append(packer.compress(view[start : start + _STEP_OUT]))
-        rest()
-    return b"".join((*pieces, packer.flush()))
+    return packer.compress(body) + packer.flush()
 
 
 def choose_encoding(accept: str) -> str | None:
@@ -91,7 +78,7 @@ def _weight_of(parameters: str) -> float:
         return 0.0
 
 
-def _decompress(body: bytes, format_bits: int, limit: int, rest: Rest) -> bytes:
+def _decompress(body: bytes, format_bits: int, limit: int) -> bytes:
     pieces: list[bytes] = []
     view, at, room = memoryview(body), 0, limit
     for _ in range(_MOST_MEMBERS):
@@ -107,7 +94,6 @@ def _decompress(body: bytes, format_bits: int, limit: int, rest: Rest) -> bytes:
             if room < 0:
                 raise InputTooLarge(f"the body unpacks to more than {limit} bytes", limit=limit)
             pieces.append(piece)
-            rest()
         at = min(at, len(view)) - len(unpacker.unused_data)
         if at == len(view):
             return b"".join(pieces)

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Limits(Protocol):
+class ConnectionLimits(Protocol):
     @property
     def max_connections(self) -> int: ...
     @property
@@ -47,7 +47,7 @@ class Limits(Protocol):
         ...
 
 
-class Listening(Limits, Protocol):
+class Listening(ConnectionLimits, Protocol):
     """And where it listens."""
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headway.errors import ConfigError
-from headway.wire.limits import Limits
+from headway.wire.limits import ConnectionLimits
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 1024
@@ -33,7 +33,7 @@ async def listen(
     port: int,
     *,
     tls: Callable[[], ssl.SSLContext] | None,  # for each handshake
-    limits: Callable[[], Limits],  # as they are at each new connection
+    limits: Callable[[], ConnectionLimits],  # as they are at each new connection
 ) -> Listener:
     """Raises OSError where the port is taken."""
     if tls is not None:
@@ -65,7 +65,7 @@ class TlsListener:
         sockets: list[socket.socket],
         make: Callable[[], asyncio.BaseProtocol],
         tls: Callable[[], ssl.SSLContext],
-        limits: Callable[[], Limits],
+        limits: Callable[[], ConnectionLimits],
     ) -> None:
         self._sockets = sockets
         self._make = make

@@ -48,7 +48,7 @@ class Response:
         self.headers = headers
 
 
-class Refusal(Response):
+class ErrorResponse(Response):
     """An error's answer, and the word for it."""
 
     __slots__ = ("code",)
@@ -86,10 +86,6 @@ class Out(Protocol):
         """Parts of the stream. Raises nothing, also where the client has left."""
         ...
 
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        """After much was written: when others who write much have had their turn."""
-        ...
-
 
 class Sink(Protocol):
     """Where a stream's parts go."""
@@ -100,10 +96,6 @@ class Sink(Protocol):
     async def wait_writable(self) -> None: ...
 
     def write(self, data: bytes) -> None: ...
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        """As its way out does."""
-        ...
 
 
 # Of server-sent events: each goes out when it comes. (nginx collects an answer's parts otherwise.)

@@ -8,24 +8,24 @@ from typing import Generic
 
 from headway.wire.body_room import BodyRoom
 from headway.wire.connections import C, Connections, client_of
-from headway.wire.limits import Limits
+from headway.wire.limits import ConnectionLimits
 from headway.wire.listener import Listener, listen
-from headway.wire.round_robin import RoundRobin
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 READ_BYTES = 2**16  # of one connection, before others have their turn
-_MOST_REFUSED = 256  # connections that are told why they are refused; beyond, they are cut
+_MOST_REFUSED = 256  # connections that get an answer; beyond, they are cut
 
 
 def bracketed(host: str) -> str:
-    """As it stands before a port."""
+    """As it is written before a port."""
     return f"[{host}]" if ":" in host else host
 
 
 class Port(Generic[C]):
     def __init__(
         self,
-        config: Limits,
+        config: ConnectionLimits,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         room: BodyRoom | None = None,
@@ -34,13 +34,13 @@ class Port(Generic[C]):
         self._config = config
         self._tls = tls
         self.room = room or BodyRoom(config)
-        self.turns = RoundRobin()
+        self.turns = ReadTurns()
         self.writes = Writes(config.stream_interval_s)
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._listener: Listener | None = None
         self._connections: Connections[C] = Connections()
 
-    def change(self, config: Limits) -> None:
+    def change(self, config: ConnectionLimits) -> None:
         """Limits and times of connections from now on; where it listens stays."""
         self._config = config
         self.room.change(config)
@@ -64,7 +64,7 @@ class Port(Generic[C]):
         await self._connections.wait_left()
 
     def _cutting(self, connections: int) -> None:
-        """Time is up for so many."""
+        """The drain has ended with this many open connections."""
 
     # ---- the connections call
 

@@ -58,13 +58,12 @@ class Writes:
 class StreamSink:
     """Where the parts of one stream go. Small ones are held, and written with those of others."""
 
-    __slots__ = ("_writes", "call_in_turn", "held", "out")
+    __slots__ = ("_writes", "held", "out")
 
     def __init__(self, writes: Writes, out: Out) -> None:
         self._writes = writes
         self.out = out
         self.held = b""
-        self.call_in_turn = out.call_in_turn
 
     async def wait_writable(self) -> None:
         while (writable := self.out.writable) is not None:

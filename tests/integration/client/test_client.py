@@ -15,7 +15,7 @@ import pytest
 
 import headway
 from headway import testing
-from headway.client.calls import Answer, Retries, Wishes
+from headway.client.calls import ClientAnswer, RequestOptions, Retries
 
 pytestmark = pytest.mark.real_time
 
@@ -197,27 +197,29 @@ def test_where_no_server_is_that_is_said(call: Call) -> None:
     ("attempt", "answer", "least", "most"),
     [
         (0, None, 0.05, 0.1),
-        (1, Answer(503, b""), 0.1, 0.2),
-        (0, Answer(503, b"", retry_after="3"), 3, 3),
-        (0, Answer(429, b"", retry_after="soon"), 0.05, 0.1),
+        (1, ClientAnswer(503, b""), 0.1, 0.2),
+        (0, ClientAnswer(503, b"", retry_after="3"), 3, 3),
+        (0, ClientAnswer(429, b"", retry_after="soon"), 0.05, 0.1),
     ],
 )
-def test_how_long_it_waits(attempt: int, answer: Answer | None, least: float, most: float) -> None:
+def test_how_long_it_waits(
+    attempt: int, answer: ClientAnswer | None, least: float, most: float
+) -> None:
     wait_s = Retries(2).wait_s(attempt, answer)
     assert wait_s is not None
     assert least <= wait_s <= most
 
 
 def test_when_it_does_not_wait() -> None:
-    assert Retries(2).wait_s(2, Answer(503, b"")) is None
-    assert Retries(2).wait_s(0, Answer(500, b"")) is None
-    assert Retries(2).wait_s(0, Answer(503, b"", retry_after="3600")) is None
+    assert Retries(2).wait_s(2, ClientAnswer(503, b"")) is None
+    assert Retries(2).wait_s(0, ClientAnswer(500, b"")) is None
+    assert Retries(2).wait_s(0, ClientAnswer(503, b"", retry_after="3600")) is None
 
 
 def test_of_two_deadlines_the_shorter_is_sent() -> None:
-    assert Wishes(deadline_ms=500).headers(0.1)["Headway-Timeout-Ms"] == "100.000"
-    assert Wishes(deadline_ms=50).headers(0.1)["Headway-Timeout-Ms"] == "50.000"
-    assert Wishes().headers(of=b"x")["Content-Type"] == "application/octet-stream"
+    assert RequestOptions(deadline_ms=500).headers(0.1)["Headway-Timeout-Ms"] == "100.000"
+    assert RequestOptions(deadline_ms=50).headers(0.1)["Headway-Timeout-Ms"] == "50.000"
+    assert RequestOptions().headers(of=b"x")["Content-Type"] == "application/octet-stream"
 
 
 # ---- in a test of one's own

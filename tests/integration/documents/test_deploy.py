@@ -18,7 +18,7 @@ import yaml
 from headway.cli.main import _parser, main
 from headway.cli.serve import config_of
 from headway.observe import families
-from headway.observe.exposition import Family
+from headway.observe.exposition import MetricFamily
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -125,7 +125,7 @@ def test_replicas_follow_the_queued_seconds() -> None:
     assert metric["external"]["metric"]["name"] == rule()["name"]["as"]
     parsed = promql.parse(query_of(rule()))
     assert str(parsed.op) == "sum"
-    known = {family.name for family in vars(families).values() if isinstance(family, Family)}
+    known = {family.name for family in vars(families).values() if isinstance(family, MetricFamily)}
     assert set(re.findall(r"headway_\w+", query_of(rule()))) <= known
 
 

@@ -44,7 +44,8 @@ def entered() -> Iterator[list[str]]:
 
     def enter(frame: FrameType, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
-        if event == "call" and frame.f_code.co_name != "__init__" and SOURCE in path.parents:
+        is_made = frame.f_code.co_name in ("__init__", "__post_init__")
+        if event == "call" and not is_made and SOURCE in path.parents:
             found.append(path.relative_to(SOURCE).as_posix())
 
     threading.setprofile(enter)

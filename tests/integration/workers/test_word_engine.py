@@ -15,7 +15,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed, HeadwayError, InputTooLarge, NotReady, Poison, UnknownModel
-from headway.runtime.generation.loop import Output, PlainTokens
+from headway.runtime.generation.loop import PlainTokens, SequenceOutput
 from headway.runtime.generation.process import EngineProcess
 from headway.runtime.workers.process.options import ProcessOptions
 from headway.testing.generation import next_token
@@ -32,7 +32,7 @@ class Reader:
         self.messages = 0
         self.moved = asyncio.Event()
 
-    def report(self, plain: PlainTokens, outputs: Sequence[Output]) -> None:
+    def report(self, plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
         self.messages += 1
         for sequence, token in zip(*plain, strict=True):
             self.tokens.setdefault(sequence, []).append(token)

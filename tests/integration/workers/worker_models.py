@@ -159,13 +159,6 @@ class Counting(headway.Model[int, int]):
             yield [number if number < abs(item) else headway.END for item in items]
 
 
-class SlowCounting(Counting):
-    def stream(self, items: list[int]) -> Iterator[list[Any]]:
-        for step in super().stream(items):
-            time.sleep(0.001)
-            yield step
-
-
 class CountingLater(headway.Model[int, int]):
     async def stream(self, items: list[int]) -> AsyncIterator[list[Any]]:
         for number in range(max(items) + 1):

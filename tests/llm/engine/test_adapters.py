@@ -22,7 +22,7 @@ from headway.errors import ConfigError, Forbidden, UnknownModel
 from headway.hosting.generation.adapter_folder import AdapterFolder
 from headway.hosting.registry import Ask, Registry
 from headway.server.auth.keys import KeyRing, new_key
-from headway.server.service.models import Models
+from headway.server.service.models import VisibleModels
 from headway.server.service.options import ask_from
 
 pytestmark = pytest.mark.real_time
@@ -413,7 +413,7 @@ def test_a_watched_folder_is_followed(
 def test_a_key_needs_the_adapters_name(served: Serving) -> None:
     registry = Registry()
     registry.add(served.model)
-    models = Models(registry)
+    models = VisibleModels(registry)
     secret = new_key()
     key = KeyConfig(id="k", hash=secret.hash, tenant="t", models=("tiny",))
     caller = KeyRing([key], 0.0).find({"x-api-key": secret.key})

@@ -239,11 +239,11 @@ def test_in_a_thread_it_says_the_same(served: Serving, folder: Path) -> None:
 
 
 def test_answers_of_a_given_form_are_resumed_in_their_form(served: Serving) -> None:
-    from headway.core.generation.wishes import wishes_of
+    from headway.core.generation.options import generation_options
     from headway.models.chat.grammars import grammar_of_regex
 
     grammar = grammar_of_regex("(ab|cd)+x", "regex")
-    wishes = wishes_of({"max_tokens": 150, "temperature": 1, "seed": 5}, grammar=grammar)
+    wishes = generation_options({"max_tokens": 150, "temperature": 1, "seed": 5}, grammar=grammar)
 
     async def ask(pid: int | None) -> str:
         stream = await served.model.open_stream(Generation(((7, 8),), wishes), Ask())

@@ -16,7 +16,7 @@ import torch
 from models import reference
 
 import headway
-from headway.core.generation.wishes import wishes_of
+from headway.core.generation.options import generation_options
 from headway.engine.cpu.runner import CpuRunner
 from headway.errors import (
     Closed,
@@ -279,7 +279,7 @@ async def test_an_option_is_refused_in_the_words_of_the_server(
 ) -> None:
     options = {"max_tokens": 3, name: value}
     with pytest.raises(InvalidInput, match=f"^{name}: ") as served:
-        wishes_of(options)
+        generation_options(options)
     async with generator(folder) as model:
         with pytest.raises(InvalidInput) as caught:
             await model.generate("x", **options)

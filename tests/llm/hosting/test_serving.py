@@ -27,7 +27,7 @@ from headway.models import catalogue, functions
 from headway.models.chat.model import LanguageModel
 from headway.models.chat.templates import ChatTemplate
 from headway.server.auth.guard import Guard
-from headway.server.families.openai.asking import language_of
+from headway.server.families.openai.generation_request import language_of
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.run import make_app
 from headway.server.run import serving as serving_models

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from headway.core.generation.options import generation_options
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
-from headway.core.generation.wishes import wishes_of
 from headway.core.queueing.quota import Allowance, Quota
 from headway.errors import DeadlineExceeded, HeadwayError, ModelFailed, QueueFull, QuotaExceeded
 from headway.hosting.generation.front import Front
@@ -20,7 +20,7 @@ from headway.models.chat.text import ChatText
 from headway.observe.generation import GenerationRecorder
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.generation.adapter_book import AdapterBook, Answer
-from headway.runtime.generation.loop import Output, PlainTokens, never_ran
+from headway.runtime.generation.loop import PlainTokens, SequenceOutput, never_ran
 
 MINUTE, PROMPT, MOST = 100_000, 20_000, 30_000
 NO_TOKENS = PlainTokens([], [])
@@ -43,17 +43,17 @@ class Engine:
         raise NotImplementedError
 
 
-def begun(sequence: int, reason: FinishReason = FinishReason.CANCELLED) -> Output:
+def begun(sequence: int, reason: FinishReason = FinishReason.CANCELLED) -> SequenceOutput:
     ended = Finished(sequence, reason, 0, 0, chunks=3, preemptions=1, admitted_at=1.0)
-    return Output(sequence, finished=ended)
+    return SequenceOutput(sequence, finished=ended)
 
 
-def queued(sequence: int) -> Output:
-    return Output(sequence, finished=never_ran(sequence))
+def queued(sequence: int) -> SequenceOutput:
+    return SequenceOutput(sequence, finished=never_ran(sequence))
 
 
-def failed(error: HeadwayError) -> Callable[[int], Output]:
-    return lambda sequence: Output(sequence, error=error)
+def failed(error: HeadwayError) -> Callable[[int], SequenceOutput]:
+    return lambda sequence: SequenceOutput(sequence, error=error)
 
 
 def left(allowance: Allowance) -> int:
@@ -79,7 +79,7 @@ def opened(folder: Path) -> tuple[Front, Engine, Allowance, OpenStream]:
     engine = Engine()
     front.connect(engine, max_context=MINUTE)
     allowance = Allowance("a", Quota(tokens_per_minute=MINUTE), time.monotonic())
-    asked = Generation(((7,) * PROMPT,), wishes_of({"max_tokens": MOST}))
+    asked = Generation(((7,) * PROMPT,), generation_options({"max_tokens": MOST}))
     stream = front.open(asked, Ask(allowance=allowance))
     assert left(allowance) in range(MINUTE - PROMPT - MOST, MINUTE - PROMPT - MOST + 5000)
     return front, engine, allowance, stream
@@ -95,7 +95,7 @@ def opened(folder: Path) -> tuple[Front, Engine, Allowance, OpenStream]:
     ],
 )
 async def test_whoever_leaves_before_the_first_token_pays_for_the_prompt_that_was_begun(
-    folder: Path, end: Callable[[int], Output], cost: int
+    folder: Path, end: Callable[[int], SequenceOutput], cost: int
 ) -> None:
     front, engine, allowance, stream = opened(folder)
     stream.close()
@@ -114,7 +114,7 @@ async def test_whoever_leaves_before_the_first_token_pays_for_the_prompt_that_wa
     ],
 )
 async def test_and_so_does_an_answer_that_fails_before_it(
-    folder: Path, end: Callable[[int], Output], error: type[HeadwayError], cost: int
+    folder: Path, end: Callable[[int], SequenceOutput], error: type[HeadwayError], cost: int
 ) -> None:
     front, engine, allowance, stream = opened(folder)
     front.deliver(NO_TOKENS, [end(engine.sequence)])

@@ -16,7 +16,7 @@ from headway.hosting.hosted import Served
 from headway.hosting.registry import Ask, Registry
 from headway.server.auth.keys import NOBODY, Caller, KeyRing, new_key
 from headway.server.service import models as models_module
-from headway.server.service.models import Models
+from headway.server.service.models import VisibleModels
 from headway.server.service.options import ask_of
 from headway.wire.headers import WireHeaders
 from headway.wire.messages import Request
@@ -48,15 +48,15 @@ def caller(**settings: Any) -> Caller:
     return ring.find({"x-api-key": key.key})
 
 
-def models(*names: str) -> Models:
+def models(*names: str) -> VisibleModels:
     registry = Registry()
     for name in names:
         registry.add(Named(name))  # type: ignore[arg-type]
-    return Models(registry)
+    return VisibleModels(registry)
 
 
 def test_whoever_looks_says_who_it_is() -> None:
-    for name, method in vars(Models).items():
+    for name, method in vars(VisibleModels).items():
         if not name.startswith("_"):
             assert list(inspect.signature(method).parameters)[:2] == ["self", "caller"], name
 

@@ -1,5 +1,4 @@
 import heapq
-import itertools
 import math
 import random
 from contextlib import suppress
@@ -17,7 +16,6 @@ from headway.core.items import (
     Refuse,
     Run,
     Wait,
-    split,
 )
 from headway.core.policy import Firing, Policy
 from headway.core.queueing.admission import refusal_error
@@ -47,21 +45,6 @@ def test_what_no_queue_could_hold_is_too_large() -> None:
     with pytest.raises(InputTooLarge) as caught:
         scheduler.submit(Item(0, 0.0, rows=9))
     assert caught.value.limit == 8
-
-
-def test_a_split_request_is_admitted_or_refused_as_one() -> None:
-    scheduler = Scheduler(Policy(max_queue=8, max_batch_size=4))
-    scheduler.submit(Item(0, 0.0, rows=2))
-    first, *_ = split(Item(1, 0.0, rows=7), 4, itertools.count(10))
-    with pytest.raises(QueueFull):
-        scheduler.submit(first, request_rows=7)
-    assert scheduler.queued_rows == 2
-
-    first, *rest = split(Item(2, 0.0, rows=6), 4, itertools.count(20))
-    scheduler.submit(first, request_rows=6)
-    for part in rest:
-        scheduler.submit(part)
-    assert scheduler.queued_rows == 8
 
 
 def test_whom_a_higher_class_pushed_out_is_told_so() -> None:

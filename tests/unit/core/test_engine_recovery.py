@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from headway.core.generation.recovery import MAX_LOSSES, PROOF, Change, Recovery, Verdict
+from headway.core.generation.recovery import MAX_LOSSES, PROOF, LossVerdict, Recovery, SequenceMoves
 from headway.core.items import Priority
 
-NOBODY = Verdict([], [])
+NOBODY = LossVerdict([], [])
 
 
 def entered(recovery: Recovery, *sequences: int) -> list[int]:
@@ -22,7 +22,7 @@ def running(*sequences: int) -> Recovery:
     return recovery
 
 
-def proven(recovery: Recovery, *sequences: int) -> Change:
+def proven(recovery: Recovery, *sequences: int) -> SequenceMoves:
     for _ in range(PROOF - 1):
         recovery.progress(sequences)
     return recovery.progress(sequences)
@@ -52,7 +52,7 @@ def test_losses_with_tokens_in_between_are_nobodys_fault_up_to_a_limit() -> None
         assert recovery.lost(out_of_memory=False) == NOBODY
         assert recovery.started() == [1, 2]
         proven(recovery, 1, 2)
-    assert recovery.lost(out_of_memory=False) == Verdict([], [1, 2])
+    assert recovery.lost(out_of_memory=False) == LossVerdict([], [1, 2])
     assert recovery.started() == []
 
 
@@ -62,7 +62,7 @@ def test_one_token_proves_nothing() -> None:
     recovery.lost(out_of_memory=False)
     recovery.started()
     recovery.progress([1])
-    assert recovery.lost(out_of_memory=False) == Verdict([1], [])
+    assert recovery.lost(out_of_memory=False) == LossVerdict([1], [])
 
 
 def test_a_lone_sequence_is_blamed_for_the_second_engine() -> None:
@@ -70,7 +70,7 @@ def test_a_lone_sequence_is_blamed_for_the_second_engine() -> None:
     assert recovery.lost(out_of_memory=False) == NOBODY
     assert recovery.started() == [1]
     assert entered(recovery, 2) == []  # it shall be alone
-    assert recovery.lost(out_of_memory=False) == Verdict([1], [])
+    assert recovery.lost(out_of_memory=False) == LossVerdict([1], [])
     assert recovery.started() == [2]
 
 

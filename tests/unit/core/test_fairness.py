@@ -3,11 +3,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headway.core.queueing.fairness import Account, Shares, Turns
+from headway.core.queueing.fairness import Shares, TenantAccount, Turns
 
 
 def serve(
-    shares: Shares[Account], waiting: dict[str, list[tuple[float, int]]], count: int
+    shares: Shares[TenantAccount], waiting: dict[str, list[tuple[float, int]]], count: int
 ) -> list[str]:
     """Serve by tag; everyone's amount is 1."""
     served = []
@@ -21,21 +21,21 @@ def serve(
 
 
 def flood(
-    shares: Shares[Account], name: str, count: int, order: Iterator[int]
+    shares: Shares[TenantAccount], name: str, count: int, order: Iterator[int]
 ) -> list[tuple[float, int]]:
     account = shares.account(name)
     return [(shares.enter(account, 1, 1.0), next(order)) for _ in range(count)]
 
 
 def test_those_who_wait_are_served_in_proportion_to_their_weights() -> None:
-    shares, order = Shares({"c": 8.0}, Account), itertools.count()
+    shares, order = Shares({"c": 8.0}, TenantAccount), itertools.count()
     waiting = {name: flood(shares, name, 100, order) for name in "abc"}
     served = serve(shares, waiting, 100)
     assert [served.count(name) for name in "abc"] == [pytest.approx(n, abs=1) for n in (10, 10, 80)]
 
 
 def test_a_tenant_that_was_away_has_saved_up_nothing() -> None:
-    shares, order = Shares({}, Account), itertools.count()
+    shares, order = Shares({}, TenantAccount), itertools.count()
     waiting = {"a": flood(shares, "a", 100, order)}
     serve(shares, waiting, 50)
     waiting["b"] = flood(shares, "b", 100, order)
@@ -43,7 +43,7 @@ def test_a_tenant_that_was_away_has_saved_up_nothing() -> None:
 
 
 def test_what_was_charged_and_not_used_is_given_back() -> None:
-    shares = Shares({"a": 2.0}, Account)
+    shares = Shares({"a": 2.0}, TenantAccount)
     account = shares.account("a")
     shares.enter(account, 4, 4.0)
     shares.leave(account, 4)
@@ -53,7 +53,7 @@ def test_what_was_charged_and_not_used_is_given_back() -> None:
 
 def test_work_may_be_charged_while_it_runs() -> None:
     """Two tenants whose sequences turn out to be of 1 and of 9 tokens get as many tokens."""
-    shares = Shares({}, Account)
+    shares = Shares({}, TenantAccount)
     turns, tokens = Turns(shares), {"short": 0, "long": 0}
     for name in tokens:
         account = shares.account(name)
@@ -72,7 +72,7 @@ def test_work_may_be_charged_while_it_runs() -> None:
 
 
 def test_turns_skip_tenants_with_nothing_waiting() -> None:
-    shares = Shares({}, Account)
+    shares = Shares({}, TenantAccount)
     turns = Turns(shares)
     assert turns.first() is None
     account = shares.account("a")
@@ -87,7 +87,7 @@ def test_turns_skip_tenants_with_nothing_waiting() -> None:
 
 
 def test_new_weights_count_from_now_on() -> None:
-    shares = Shares({}, Account)
+    shares = Shares({}, TenantAccount)
     account = shares.account("a")
     shares.enter(account, 1, 1.0)
     shares.weigh({"a": 4.0})
@@ -98,7 +98,7 @@ def test_new_weights_count_from_now_on() -> None:
 
 
 def test_accounts_of_tenants_that_went_away_are_closed() -> None:
-    shares = Shares({}, Account)
+    shares = Shares({}, TenantAccount)
     for number in range(10_000):
         account = shares.account(f"t{number}")
         shares.advance(shares.enter(account, 1, 1.0))
@@ -110,7 +110,7 @@ def test_accounts_of_tenants_that_went_away_are_closed() -> None:
 
 def test_of_equal_debts_the_last_by_name_are_remembered() -> None:
     """Where not all of them can be: 64 are."""
-    shares: Shares[Account] = Shares({}, Account)
+    shares: Shares[TenantAccount] = Shares({}, TenantAccount)
     names = [f"t{number:03}" for number in range(130)]
     for name in names:
         account = shares.account(name)

@@ -433,9 +433,6 @@ def test_nobody_lingers_past_a_deadline() -> None:
     assert isinstance(action, Run)
 
 
-# ---- auto: the SLO's feedback
-
-
 def teach_pairs(scheduler: Scheduler, pairs: int, *, now: float, took_s: float = 0.010) -> float:
     """Items come in pairs, 1 ms apart, every 100 ms. Returns the time of the next pair."""
     numbers = itertools.count(int(now * 1e6) * 1000)
@@ -453,14 +450,3 @@ def teach_pairs(scheduler: Scheduler, pairs: int, *, now: float, took_s: float =
             scheduler.finish(action.batch, now + 2 * took_s, ran_s=0.010)
         now += 0.100 + 2 * took_s
     return now
-
-
-def test_it_waits_for_the_second_of_a_pair() -> None:
-    scheduler = Scheduler(Policy(slo_s=0.050), FLAT_10_MS)
-    now = teach_pairs(scheduler, 100, now=1.0)
-    scheduler.submit(Item(0, now))
-    assert isinstance(scheduler.next_action(now), Wait)
-    scheduler.submit(Item(1, now + 0.001))
-    batch = fired(scheduler, now + 0.001)
-    assert (ids(batch), batch.reason) == ([0, 1], FireReason.ALL_HERE)
-    assert 0.001 <= batch.linger_cap_s <= 0.010  # as long as the pair's gap, never a batch's time

@@ -1,35 +1,8 @@
-import itertools
-
 import pytest
 
 from headway.core.batching.scheduler import Scheduler
-from headway.core.items import Item, Run, split
+from headway.core.items import Item, Run
 from headway.core.policy import Compose, Firing, Policy
-
-
-@pytest.mark.parametrize(
-    ("rows", "limit", "parts"),
-    [
-        (1, 64, [1]),
-        (64, 64, [64]),
-        (65, 64, [33, 32]),
-        (128, 64, [64, 64]),
-        (129, 64, [43, 43, 43]),
-        (10, 4, [4, 3, 3]),
-        (3, 1, [1, 1, 1]),
-    ],
-)
-def test_many_rows_are_split_into_near_equal_parts(rows: int, limit: int, parts: list[int]) -> None:
-    split_up = split(Item(7, 1.5, rows=rows, size=9, tenant="a"), limit, itertools.count(100))
-    assert [part.rows for part in split_up] == parts
-
-
-def test_parts_carry_the_id_of_their_request_and_all_else_of_their_item() -> None:
-    whole = Item(7, 1.5, rows=5, size=9, tenant="a", deadline=3.0, partition="p")
-    parts = split(whole, 2, itertools.count(100))
-    assert [part.id for part in parts] == [7, 100, 101]
-    assert all(part.request == 7 for part in parts)
-    assert {part._replace(id=7, rows=5, request=None) for part in parts} == {whole}
 
 
 def test_queued_and_lingered_time_add_up_to_the_wait_of_each_item() -> None:

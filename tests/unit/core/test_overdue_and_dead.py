@@ -4,7 +4,7 @@ import pytest
 
 from headway.core.operating.health import (
     Health,
-    Running,
+    RunningBatch,
     find_overdue,
     health_of,
     is_live,
@@ -13,7 +13,7 @@ from headway.core.operating.health import (
 
 
 def test_a_batch_is_overdue_when_its_limit_is_reached() -> None:
-    running = [Running(1, since=0.0), Running(2, since=4.0), Running(3, since=2.5)]
+    running = [RunningBatch(1, since=0.0), RunningBatch(2, since=4.0), RunningBatch(3, since=2.5)]
     found = find_overdue(running, limit_s=3.0, now=3.0)
     assert found.batch_ids == {1}
     assert found.look_at == 5.5  # the next that could be

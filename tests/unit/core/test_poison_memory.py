@@ -6,30 +6,19 @@ from headway.core.faults.poison_memory import PoisonMemory
 def test_what_was_remembered_is_known_until_it_is_forgotten() -> None:
     memory = PoisonMemory(keep_s=10.0)
     assert not memory
-    memory.remember(b"sketch", b"digest", now=100.0)
+    memory.remember(b"digest", now=100.0)
     assert memory
-    assert memory.is_suspicious(b"sketch", now=105.0)
     assert memory.is_known(b"digest", now=109.0)
     assert not memory.is_known(b"other", now=109.0)
     assert not memory.is_known(b"digest", now=110.0)
     assert not memory
 
 
-def test_a_sketch_is_suspicious_while_one_of_its_digests_is_known() -> None:
-    memory = PoisonMemory(keep_s=10.0)
-    memory.remember(b"sketch", b"first", now=0.0)
-    memory.remember(b"sketch", b"second", now=5.0)
-    assert memory.is_suspicious(b"sketch", now=12.0)
-    assert not memory.is_known(b"first", now=12.0)
-    assert memory.is_known(b"second", now=12.0)
-    assert not memory.is_suspicious(b"sketch", now=15.0)
-
-
 def test_remembered_again_it_is_known_for_longer() -> None:
     memory = PoisonMemory(keep_s=10.0)
-    memory.remember(b"a", b"a", now=0.0)
-    memory.remember(b"b", b"b", now=1.0)
-    memory.remember(b"a", b"a", now=8.0)
+    memory.remember(b"a", now=0.0)
+    memory.remember(b"b", now=1.0)
+    memory.remember(b"a", now=8.0)
     assert memory.is_known(b"a", now=15.0)
     assert not memory.is_known(b"b", now=15.0)
     assert len(memory) == 1
@@ -38,7 +27,7 @@ def test_remembered_again_it_is_known_for_longer() -> None:
 def test_the_longest_known_make_room() -> None:
     memory = PoisonMemory(most=3)
     for number in range(5):
-        memory.remember(b"s", bytes([number]), now=float(number))
+        memory.remember(bytes([number]), now=float(number))
     assert len(memory) == 3
     assert [memory.is_known(bytes([number]), now=5.0) for number in range(5)] == [
         *(False, False),

@@ -1,6 +1,6 @@
 import pytest
 
-from headway.core.queueing.priority import FLOOR, MEMORY_S, Ageing, Usage
+from headway.core.queueing.priority import FLOOR, MEMORY_S, Ageing, ClassUsage
 
 
 def test_a_class_leads_once_its_oldest_has_waited_long_enough() -> None:
@@ -26,7 +26,7 @@ def test_what_a_class_gets_anyway_counts() -> None:
 
 
 def test_the_share_of_the_classes_above_is_measured_and_forgotten() -> None:
-    usage, now = Usage(3), 0.0
+    usage, now = ClassUsage(3), 0.0
     assert usage.above(2, now) == 0.0
     while now < 10 * MEMORY_S:
         now += 0.01

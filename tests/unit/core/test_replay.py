@@ -6,12 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from headway.core.batching.replay import Capped, Replayed, Sustained, Traffic, replay
-from headway.core.batching.stragglers import Stragglers
 
 SECONDS = [0.0, *(0.002 + 0.0004 * items for items in range(1, 33))]
 SIZES = [(rows, rows / SECONDS[rows], SECONDS[rows]) for rows in (8, 16, 32)]
 NO_SLO = float("inf")
-SOME_SLOW = [0.85] * 98 + [8.35] * 2  # times what a batch takes on average
 
 
 def traffic(
@@ -19,21 +17,19 @@ def traffic(
     slo_s: float = NO_SLO,
     count: int = 600,
     seed: int = 7,
-    ratios: Sequence[float] = (),
 ) -> Traffic:
     draw, at, times = random.Random(seed), 0.0, []
     for _ in range(count):
         at += draw.expovariate(rate_rps)
         times.append(at)
-    stragglers = Stragglers(ratios, slo_s, SECONDS[16]) if ratios else None
-    return Traffic(times, SECONDS, slo_s, stragglers)
+    return Traffic(times, SECONDS, slo_s)
 
 
 def run(
     given: Traffic, window_s: float, cap: int, speeds: Sequence[float], **options: float
 ) -> tuple[Replayed, int]:
     """The result, and the work it took, in batches."""
-    work, steps = 0, replay(given, window_s, capped(cap, speeds), speeds, **options)
+    work, steps = 0, replay(given, window_s, capped(cap), speeds, **options)
     while True:
         try:
             work += next(steps)
@@ -41,13 +37,13 @@ def run(
             return end.value, work
 
 
-def capped(cap: int, speeds: Sequence[float]) -> Capped:
-    return Capped(cap, 32, Sustained(SIZES, is_alone=len(speeds) == 1), 1.0)
+def capped(cap: int) -> Capped:
+    return Capped(cap, 32, Sustained(SIZES), 1.0)
 
 
 def plainly(given: Traffic, window_s: float, cap: int, speeds: Sequence[float]) -> Replayed:
     """The same, item by item, without any short cut."""
-    share, times = capped(cap, speeds), given.times
+    share, times = capped(cap), given.times
     free = [0.0 for _ in speeds]
     waits: list[float] = []
     waiting, largest = list(times), 0
@@ -91,12 +87,10 @@ def test_a_replay_is_the_rule_item_by_item(
     assert found.tail_s == pytest.approx(wanted.tail_s)
 
 
-@pytest.mark.parametrize(("slo_s", "ratios"), [(NO_SLO, ()), (0.012, ()), (0.012, SOME_SLOW)])
+@pytest.mark.parametrize("slo_s", [NO_SLO, 0.012])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_setting_that_is_given_up_early_is_worse_than_asked_for(
-    slo_s: float, ratios: Sequence[float], seed: int
-) -> None:
-    given = traffic(900.0, slo_s, seed=seed, ratios=ratios)
+def test_a_setting_that_is_given_up_early_is_worse_than_asked_for(slo_s: float, seed: int) -> None:
+    given = traffic(900.0, slo_s, seed=seed)
     whole = {setting: run(given, *setting, (1.0,)) for setting in SETTINGS}
     best = min(result.score for result, _ in whole.values())
     for setting, (result, work) in whole.items():
@@ -123,13 +117,3 @@ def test_a_tail_below_the_bar_is_as_good_as_the_bar() -> None:
     above, _ = run(given, 0.0, 32, (1.0,), bar_s=exact.tail_s * 0.8)
     assert below.tail_s == exact.tail_s * 1.5
     assert above == exact
-
-
-@pytest.mark.parametrize("window_s", [0.0, 0.010])
-def test_that_some_batches_are_slow_changes_only_how_many_are_late(window_s: float) -> None:
-    steady, slow = (
-        run(traffic(800.0, 0.030, ratios=ratios), window_s, 32, (1.0,))[0]
-        for ratios in ((), SOME_SLOW)
-    )
-    assert steady._replace(late=slow.late) == slow
-    assert steady.late < slow.late < 0.2

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headway.core.faults.supervision import RestartPolicy, Start, Supervision, WorkerState
+from headway.core.faults.supervision import RestartPolicy, StartWorker, Supervision, WorkerState
 from headway.core.items import Wait
 
 POLICY = RestartPolicy(max_restarts=5, patience=2, first_wait_s=1.0, longest_wait_s=3.0)
@@ -12,7 +12,7 @@ POLICY = RestartPolicy(max_restarts=5, patience=2, first_wait_s=1.0, longest_wai
 
 def started(policy: RestartPolicy = POLICY) -> Supervision:
     worker = Supervision(policy)
-    assert worker.next_action(0.0) == Start()
+    assert worker.next_action(0.0) == StartWorker()
     return worker
 
 
@@ -34,7 +34,7 @@ def test_one_that_is_lost_while_it_serves_starts_again_at_once() -> None:
     worker = ready()
     worker.ended(10.0, "was killed", has_answered=True)
     assert (worker.state, worker.last_error) == (WorkerState.WAITING, "was killed")
-    assert worker.next_action(10.0) == Start()
+    assert worker.next_action(10.0) == StartWorker()
     assert worker.restarts == 1
 
 
@@ -47,7 +47,7 @@ def test_one_that_cannot_start_waits_longer_each_time_but_the_first() -> None:
         waits.append(action.until - now if isinstance(action, Wait) else 0.0)
         now += waits[-1]
         if waits[-1]:
-            assert worker.next_action(now) == Start()
+            assert worker.next_action(now) == StartWorker()
     assert waits == [0.0, 1.0, 2.0, 3.0, 3.0]
 
 
@@ -55,7 +55,7 @@ def test_lost_again_and_again_without_an_answer_it_is_given_up() -> None:
     worker = ready()
     for now in range(5):
         worker.ended(now * 100.0, "crash", has_answered=False)
-        assert worker.next_action(now * 100.0 + 50.0) == Start()
+        assert worker.next_action(now * 100.0 + 50.0) == StartWorker()
         worker.ready(now * 100.0 + 50.0)
     worker.ended(500.0, "crash", has_answered=False)
     assert worker.state is WorkerState.FAILED
@@ -79,7 +79,7 @@ def test_an_answer_or_a_quiet_while_forgives_everything(ready_s: float, answered
     worker = ready()
     for _ in range(20):
         worker.ended(ready_s, "crash", has_answered=answered)
-        assert worker.next_action(ready_s) == Start()
+        assert worker.next_action(ready_s) == StartWorker()
         worker.ready(0.0)
     assert worker.restarts == 20
 

@@ -156,27 +156,6 @@ def test_who_is_cancelled_or_late_while_waiting_leaves() -> None:
     assert not suspects.cases
 
 
-def test_parts_of_one_request_stay_together() -> None:
-    parts = [Item(n, 0.0, rows=8, request=1) for n in (1, 2, 3)]
-    suspects = Suspects()
-    lost(suspects, batch([*parts, Item(9, 0.0)]))
-    lost_again = None
-    for number in range(1, 10):
-        first = suspects.first()
-        if first is None:
-            break
-        running = batch(suspects.take(first), number)
-        suspects.started(running)
-        held = {item.id for item in running.items} & {1, 2, 3}
-        assert held in (set(), {1, 2, 3})
-        if held:
-            lost_again = lost(suspects, running)
-        else:
-            suspects.cleared(running)
-    assert lost_again is not None
-    assert {item.id for item in lost_again.blamed} == {1, 2, 3}
-
-
 def test_the_first_in_place_is_the_oldest_of_the_highest_class() -> None:
     suspects = Suspects()
     lost(suspects, batch([Item(1, 0.0)], 1))

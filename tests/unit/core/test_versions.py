@@ -11,8 +11,8 @@ from headway.core.operating.versions import (
     Load,
     Offer,
     Retire,
-    State,
     VersionPolicy,
+    VersionState,
 )
 
 V1, V2, V3 = (Offer(version, "a") for version in (1, 2, 3))
@@ -103,7 +103,7 @@ def test_a_new_version_that_fails_leaves_the_old_one_in_place() -> None:
     assert steps(life, 1.0) == []
     assert answers(life) == 1
     [first, second] = life.index()
-    assert (first.state, second.state, second.reason) == (State.READY, None, "no weights")
+    assert (first.state, second.state, second.reason) == (VersionState.READY, None, "no weights")
 
 
 def test_the_same_version_with_other_files_is_loaded_beside_the_running_one() -> None:
@@ -123,7 +123,7 @@ def test_a_reload_that_fails_is_told_beside_the_version_that_answers() -> None:
     steps(life)
     life.failed(2, "bad file", 1.0)
     [status] = life.index()
-    assert status.state is State.READY
+    assert status.state is VersionState.READY
     assert status.reason == "the last reload failed: bad file"
 
 
@@ -256,11 +256,11 @@ def test_the_index_says_why_a_version_is_not_there() -> None:
     life.want()
     assert life.index()[1].reason == "waits to be loaded"
     steps(life)
-    assert life.index()[1].state is State.LOADING
+    assert life.index()[1].state is VersionState.LOADING
     life.ready(1, 0.0)
     life.dismiss()
     steps(life)
-    assert life.index()[1].state is State.DRAINING
+    assert life.index()[1].state is VersionState.DRAINING
 
 
 def test_a_copy_that_has_died_is_replaced_by_the_same_version() -> None:

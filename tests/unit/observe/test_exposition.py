@@ -4,17 +4,23 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from headway.observe.exposition import Family, Page, histogram_starts, labels, wants_openmetrics
+from headway.observe.exposition import (
+    Exposition,
+    MetricFamily,
+    histogram_starts,
+    labels,
+    wants_openmetrics,
+)
 from headway.observe.histogram import Histogram, bounds
 
-SEEN = Family("seen_total", "counter", "Things seen.", ("who",))
-LEVEL = Family("level", "gauge", "How high.")
-SIZE = Family("size", "histogram", "How large.", ("who",))
-TRITON = Family("nv_count", "counter", "A counter without its ending.", ("who",))
+SEEN = MetricFamily("seen_total", "counter", "Things seen.", ("who",))
+LEVEL = MetricFamily("level", "gauge", "How high.")
+SIZE = MetricFamily("size", "histogram", "How large.", ("who",))
+TRITON = MetricFamily("nv_count", "counter", "A counter without its ending.", ("who",))
 
 
-def page() -> Page:
-    made = Page()
+def page() -> Exposition:
+    made = Exposition()
     made.add(SEEN, labels(("who",), ('a "b"\n\\c',)), 3)
     made.add(LEVEL, "", 1.5e-7)
     histogram = Histogram(bounds(1, 2))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import parser
 
-from headway.observe.exposition import Page
+from headway.observe.exposition import Exposition
 from headway.observe.gpu import Gpus
 
 
@@ -49,7 +49,7 @@ class FakeNvml:
 
 def test_every_gpu_is_told_of_with_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    page = Page()
+    page = Exposition()
     Gpus().add(page)
     text = page.text()
     # As perf_analyzer reads it: this label alone, and no exponent.
@@ -74,7 +74,7 @@ def test_without_library_or_driver_there_are_none(
 
 def test_the_real_library_is_asked_as_it_wants_to_be() -> None:
     pytest.importorskip("pynvml")
-    gpus, page = Gpus(), Page()
+    gpus, page = Gpus(), Exposition()
     if not gpus:
         pytest.skip("there is no GPU here")
     gpus.add(page)

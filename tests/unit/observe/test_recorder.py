@@ -15,7 +15,7 @@ from headway.events import (
     Refused,
 )
 from headway.observe.histogram import Histogram
-from headway.observe.recorder import Recorder
+from headway.observe.recorder import MetricsRecorder
 
 
 def batch_of(items: list[Item], *, idle_since: float, fired_at: float, **more: object) -> Batch:
@@ -41,8 +41,8 @@ def finished(batch: Batch, *, ran_s: float = 0.010, failed: int = 0) -> BatchFin
     return BatchFinished("m", batch, batch.fired_at + ran_s, ran_s, 0, failed)
 
 
-def recorder(slo_s: float | None = None, tenants: tuple[str, ...] = ()) -> Recorder:
-    made = Recorder()
+def recorder(slo_s: float | None = None, tenants: tuple[str, ...] = ()) -> MetricsRecorder:
+    made = MetricsRecorder()
     made.configure(slo_s=slo_s, tenants=tenants)
     return made
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from headway.errors import Closed, ConfigError, InvalidInput
-from headway.offline.lines import Line, head_of, lines_of
+from headway.offline.lines import InputLine, head_of, lines_of
 from headway.offline.mapping import Tally, map_lines
-from headway.offline.output import Note, Output
+from headway.offline.output import Output, OutputNote
 
 
 async def double(value: Any) -> bytes:
@@ -24,7 +24,7 @@ async def double(value: Any) -> bytes:
 
 
 def mapped(source: Path, target: Path, answer: Any = double, **options: Any) -> Tally:
-    note = Note(model="double", options={}, input_head=head_of(source))
+    note = OutputNote(model="double", options={}, input_head=head_of(source))
     with Output(target, note, source) as output, source.open("rb") as file:
         lines = lines_of(file, after=output.last_line)
         options = {"ahead": 3, "cut": output.note_cut, **options}
@@ -54,7 +54,7 @@ def whole(source: Path, tmp_path: Path) -> bytes:
 def test_lines_are_counted_with_the_blank_ones_and_found_again() -> None:
     file = io.BytesIO(b"1\n\n3\n4")
     found = list(lines_of(file))
-    assert found == [Line(1, b"1\n", 2), Line(3, b"3\n", 5), Line(4, b"4", 6)]
+    assert found == [InputLine(1, b"1\n", 2), InputLine(3, b"3\n", 5), InputLine(4, b"4", 6)]
     assert list(lines_of(io.BytesIO(b"1\n\n3\n4"), after=3)) == found[2:]
 
 
@@ -238,8 +238,8 @@ def test_a_line_that_is_being_written_is_read_whole_or_not_at_all(tmp_path: Path
     path.write_bytes(b"1\n2")
     with path.open("rb") as file:
         lines = lines_of(file)
-        assert next(lines) == Line(1, b"1\n", 2)
-        assert next(lines) == Line(2, b"2", 3)
+        assert next(lines) == InputLine(1, b"1\n", 2)
+        assert next(lines) == InputLine(2, b"2", 3)
         with path.open("ab") as more:
             more.write(b"3\n4\n")
         assert list(lines) == []  # 3 is no line: it ends the one that was given out
@@ -252,10 +252,10 @@ def test_another_input_model_or_file_is_not_mixed_in(source: Path, tmp_path: Pat
     other.write_text("9\n")
     with pytest.raises(ConfigError, match="was begun with another input"):
         mapped(other, target)
-    note = Note(model="triple", options={}, input_head=head_of(source))
+    note = OutputNote(model="triple", options={}, input_head=head_of(source))
     with pytest.raises(ConfigError, match="was begun with model 'double'"):
         Output(target, note, source).__enter__()
-    Note.path_of(target).unlink()
+    OutputNote.path_of(target).unlink()
     with pytest.raises(ConfigError, match="did not begin it"):
         mapped(source, target)
     with Output(target, note, source, overwrite=True) as output:
@@ -265,7 +265,7 @@ def test_another_input_model_or_file_is_not_mixed_in(source: Path, tmp_path: Pat
 
 def test_two_processes_do_not_write_one_file(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
-    note = Note(model="double", options={}, input_head=head_of(source))
+    note = OutputNote(model="double", options={}, input_head=head_of(source))
     with (
         Output(target, note, source),
         pytest.raises(ConfigError, match="another process is writing it"),

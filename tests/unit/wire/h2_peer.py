@@ -17,8 +17,8 @@ from headway.wire.http2 import frames
 from headway.wire.http2.budget import Budget, address_budget
 from headway.wire.http2.connection import Connection
 from headway.wire.http2.method import Method
-from headway.wire.http2.status import Refusal, Status
-from headway.wire.round_robin import RoundRobin
+from headway.wire.http2.status import CallRefusal, Status
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 LIMIT_BYTES = 100_000
@@ -153,7 +153,7 @@ class Owner:
     def __init__(self) -> None:
         self.has_room = True
         self.room = BodyRoom(CONFIG)
-        self.turns = RoundRobin()
+        self.turns = ReadTurns()
         self.writes = Writes(0.0)
         self.buffer = memoryview(bytearray(2**16))
         self.unpacking = asyncio.Semaphore(2)
@@ -163,10 +163,10 @@ class Owner:
         self.is_closed = False
         self.tasks: set[Any] = set()
 
-    def _admit(self, path: str, metadata: Any) -> Caller | Refusal:
+    def _admit(self, path: str, metadata: Any) -> Caller | CallRefusal:
         if not self.keys or path == "/test/open" or dict(metadata).get("x-api-key") in self.keys:
             return NOBODY
-        return Refusal(Status.UNAUTHENTICATED, "no key", ())
+        return CallRefusal(Status.UNAUTHENTICATED, "no key", ())
 
     def budget_of(self, address: str) -> Budget:
         return self.budget

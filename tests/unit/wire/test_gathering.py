@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from headway.wire.http2.gathering import GatheringTransport
+from headway.wire.http2.joined_writes import GatheringTransport
 
 
 class Wire(asyncio.Transport):

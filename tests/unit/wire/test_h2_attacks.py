@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import itertools
 from collections.abc import Callable
 
 import h2.events
@@ -12,15 +11,14 @@ import pytest
 from h2_peer import CONFIG, GREETING, Link, head, message, raw_call
 from msgspec.structs import replace
 
-from headway.wire import round_robin
 from headway.wire.body_room import UNCOUNTED_BYTES
 from headway.wire.http2 import connection as ours
 from headway.wire.http2 import frames
 from headway.wire.http2.budget import ADDRESS_CAPACITY, CAPACITY
 from headway.wire.http2.call_state import CALL_BYTES
 from headway.wire.http2.frames import Code
-from headway.wire.http2.lifetime import UNREAD_COSTS
 from headway.wire.http2.sending import UNREAD_CALLS
+from headway.wire.read_turns import ReadTurns
 
 CALM = int(Code.ENHANCE_YOUR_CALM).to_bytes(4, "big")
 
@@ -310,20 +308,12 @@ async def test_who_is_not_heard_is_not_asked_whether_it_lives() -> None:
 # ---- turns
 
 
-def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_robin, "SLICE_S", -1.0)
-    monkeypatch.setattr(round_robin, "FIRST_S", -1.0)
-
-
-async def test_many_frames_are_handled_in_turns_and_in_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    one_step_a_turn(monkeypatch)
+async def test_many_frames_are_handled_in_turns_and_in_order() -> None:
     link = Link()
     encoder = hpack.Encoder()
     link.feed(GREETING + b"".join(raw_call(2 * n + 1, b"%d" % n, encoder) for n in range(100)))
     assert link.transport.is_paused
-    assert link.server._highest_id < 20
+    assert link.server._highest_id <= ours.AT_ONCE
     link.feed(raw_call(201, b"100", encoder))  # what was on its way
     for _ in range(100):
         await asyncio.sleep(0)
@@ -335,13 +325,10 @@ async def test_many_frames_are_handled_in_turns_and_in_order(
 
 
 @pytest.mark.parametrize("end", [b"", frames.frame(frames.PING, 0, 1, bytes(8))])
-async def test_a_connection_that_ends_between_two_turns_is_over(
-    monkeypatch: pytest.MonkeyPatch, end: bytes
-) -> None:
-    one_step_a_turn(monkeypatch)
+async def test_a_connection_that_ends_between_two_turns_is_over(end: bytes) -> None:
     link = Link()
     ping = frames.frame(frames.PING, 0, 0, bytes(8))
-    link.feed(GREETING + ping * 40 + end + ping * 100)
+    link.feed(GREETING + ping * 100 + end + ping * 200)
     if end:
         for _ in range(20):
             await asyncio.sleep(0)
@@ -349,40 +336,28 @@ async def test_a_connection_that_ends_between_two_turns_is_over(
     await ended(link)
 
 
-async def test_frames_of_many_connections_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frames_of_many_connections_share_a_turn() -> None:
     """Each had two milliseconds in every turn of the loop, so sixty had a hundred and twenty."""
-    one_step_a_turn(monkeypatch)
-    turns = round_robin.RoundRobin()
+    turns = ReadTurns()
     links = [Link() for _ in range(20)]
     ping = frames.frame(frames.PING, 0, 0, bytes(8))
     for link in links:
         link.owner.turns = turns
-        link.feed(GREETING + ping * 99)
+        link.feed(GREETING + ping * 499)
 
     def handled() -> int:
         return sum(bytes(each.transport.written).count(ping[:4] + b"\x01") for each in links)
 
     begun = handled()
-    assert begun <= (len(links) + 1) * ours.AT_ONCE
+    assert begun <= len(links) * ours.AT_ONCE
     for turn in range(1, 30):
         await asyncio.sleep(0)
         assert handled() <= begun + turn * ours.AT_ONCE
-    for _ in range(20 * 100):
+    for _ in range(20 * 10):
         await asyncio.sleep(0)
-    assert handled() == 20 * 99
+    assert handled() == 20 * 499
     for link in links:
         await ended(link)
-
-
-@pytest.mark.parametrize("window", [0, frames.FIRST_WINDOW])
-async def test_calls_of_a_peer_that_takes_no_answer_count_three_times(window: int) -> None:
-    """Ten of them were begun in a turn, and somebody else's call waits for five turns."""
-    link = Link()
-    link.feed(frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: window}))
-    link.server._left_units = 0
-    await link.server.create_task(asyncio.sleep(0), 2**13)
-    assert link.server._left_units == (12 if window else 12 * UNREAD_COSTS)
-    await ended(link)
 
 
 async def test_heads_of_answers_that_wait_are_one_write() -> None:
@@ -399,37 +374,9 @@ async def test_heads_of_answers_that_wait_are_one_write() -> None:
     await ended(link)
 
 
-async def test_settings_that_move_many_windows_have_a_turn_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Sixteen frames went by before the clock was looked at, and each looked at a thousand calls:
-    5 ms of every connection in one turn."""
-    one_step_a_turn(monkeypatch)
-    link = Link()
-    link.greet()
-    for _ in range(200):
-        link.ask(None, "/test/wait")
-    for _ in range(50):
-        await asyncio.sleep(0)
-    moved: list[int] = []
-    monkeypatch.setattr(ours.Connection, "_widen", lambda _, call, by: moved.append(call.id))
-    change = [frames.settings({frames.INITIAL_WINDOW_SIZE: 2**16 + n % 2}) for n in range(12)]
-    link.feed(b"".join(change))
-    assert len(moved) <= 200 * 2  # at once, and in the first turn
-    for turn in range(3, 12):
-        await asyncio.sleep(0)
-        assert len(moved) <= 200 * turn
-    await asyncio.sleep(0)
-    assert len(moved) == 200 * 12
-    await ended(link)
-
-
-async def test_after_full_reads_one_connection_reads_on_in_a_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_after_full_reads_one_connection_reads_on_in_a_turn() -> None:
     """Eight had a quarter of a megabyte each in every turn."""
-    one_step_a_turn(monkeypatch)
-    turns = round_robin.RoundRobin()
+    turns = ReadTurns()
     links = [Link() for _ in range(20)]
     parts = [frames.frame(frames.DATA, 0, 1, bytes(2**14)) for _ in range(5)]
     for link in links:
@@ -449,36 +396,7 @@ async def test_after_full_reads_one_connection_reads_on_in_a_turn(
         await ended(link)
 
 
-async def test_large_heads_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen of them went by before the clock was looked at."""
-    one_step_a_turn(monkeypatch)
-    link = Link(replace(CONFIG, max_header_bytes=32 * 2**10))
-    link.feed(GREETING)
-    large = [opening(2 * n + 1, "/test/wait", x=f"{n:04}" * 1500) for n in range(20)]
-    link.feed(b"".join(large))
-    for turn in range(1, 15):
-        assert link.server._highest_id <= 2 * (turn + 1)
-        await asyncio.sleep(0)
-    for _ in range(30):
-        await asyncio.sleep(0)
-    assert link.server._highest_id == 39
-    await ended(link)
-
-
-async def test_heads_of_no_length_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each took a fifth of a millisecond and counted as one frame of 64."""
-    one_step_a_turn(monkeypatch)
-    link = Link()
-    link.feed(GREETING)
-    broken = hpack.Encoder().encode(head("/test/wait")) + b"\x40\0\0" * 20
-    link.feed(b"".join(frames.headers(2 * n + 1, broken, is_last=False) for n in range(20)))
-    for turn in range(1, 15):
-        assert link.server._highest_id <= 2 * (turn + 1)
-        await asyncio.sleep(0)
-    await ended(link)
-
-
-async def test_a_read_that_ends_with_its_slice_does_not_stop_the_reading() -> None:
+async def test_a_read_of_a_few_calls_does_not_stop_the_reading() -> None:
     link = Link()
     encoder = hpack.Encoder()
     link.feed(
@@ -488,75 +406,8 @@ async def test_a_read_that_ends_with_its_slice_does_not_stop_the_reading() -> No
     assert not link.transport.pauses
 
 
-async def test_large_frames_end_a_read_sooner_than_small_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A quarter of a megabyte was sixteen units, however long it takes to copy."""
-    one_step_a_turn(monkeypatch)
-    link = Link()
-    encoder, data, sent = hpack.Encoder(), message(bytes(98_000)), GREETING
-    for number in (1, 3, 5):
-        sent += frames.headers(number, encoder.encode(head("/test/wait")), is_last=False)
-        for at in range(0, len(data), frames.MAX_FRAME):
-            sent += frames.frame(frames.DATA, 0, number, data[at : at + frames.MAX_FRAME])
-    link.feed(sent)
-
-    def read_bytes() -> int:
-        return sum(len(call._inbox or b"") for call in link.server._calls.values())
-
-    assert 0 < read_bytes() <= 12 * frames.MAX_FRAME
-    assert link.transport.is_paused
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert read_bytes() == 3 * len(data)
-    assert not link.transport.is_paused
-    await ended(link)
-
-
-async def test_a_task_costs_the_more_the_larger_its_message_is() -> None:
-    """Eight messages of 200 KB were decoded in one turn of the loop."""
-    link = Link()
-    link.feed(GREETING)
-    costs = []
-    for size in (0, 2**12, 2**17):
-        before = link.server._left_units
-        await link.server.create_task(asyncio.sleep(0), size)
-        costs.append(link.server._left_units - before)
-    assert costs == [10, 11, 42]
-    await ended(link)
-
-
-async def test_calls_with_a_task_each_are_begun_a_few_in_a_turn() -> None:
-    """Their tasks run in the next turn: a hundred of them took ten milliseconds of it."""
-    turns = round_robin.RoundRobin()
-    links = [Link() for _ in range(8)]
-    for link in links:
-        link.owner.turns = turns
-        calls = [raw_call(2 * n + 1, b"", hpack.Encoder(), "/test/wait") for n in range(90)]
-        link.feed(GREETING + b"".join(calls))
-
-    def begun() -> int:
-        return sum(len(link.server._calls) for link in links)
-
-    # Two of each at once, and for all of them three milliseconds at a tenth of one.
-    assert begun() <= 2 * len(links) + 32
-    before = begun()
-    for _ in range(20):
-        await asyncio.sleep(0)
-        assert begun() <= before + 12
-        before = begun()
-    for _ in range(200):
-        await asyncio.sleep(0)
-    assert begun() == 8 * 90
-    for link in links:
-        await ended(link)
-
-
-async def test_a_server_that_stops_cancels_lost_calls_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_server_that_stops_cancels_lost_calls_at_once() -> None:
     """It waits for their tasks: a task that was to be cancelled later was not waited for."""
-    one_step_a_turn(monkeypatch)
     link = Link()
     link.feed(GREETING)
     for n in range(50):
@@ -566,55 +417,6 @@ async def test_a_server_that_stops_cancels_lost_calls_at_once(
     link.lose()
     await asyncio.sleep(0)
     assert link.service.cancelled == 50
-
-
-@pytest.mark.parametrize("how", ["lost", "failed"])
-async def test_a_thousand_calls_are_cancelled_in_turns(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    one_step_a_turn(monkeypatch)
-    link = Link()
-    link.feed(GREETING)
-    for n in range(500):
-        link.feed(opening(2 * n + 1, "/test/stream"))
-    await asyncio.sleep(0)
-    if how == "lost":
-        link.lose()
-    else:
-        link.feed(frames.frame(frames.PING, 0, 1, bytes(8)))
-    assert not link.server._calls
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert 0 < link.service.cancelled <= 102
-    for _ in range(500):
-        await asyncio.sleep(0)
-    assert link.service.cancelled == 500
-    if how == "failed":
-        link.lose()
-    assert link.owner.room.held_bytes == 0
-
-
-async def test_answers_that_nobody_takes_are_reset_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    one_step_a_turn(monkeypatch)
-    link = Link()
-    link.greet()
-    link.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
-    link.send()
-    for _ in range(50):
-        link.ask(b"x" * 100)
-        await asyncio.sleep(0)
-    for _ in range(200):
-        await asyncio.sleep(0)
-    assert len(link.server._blocked) == 50
-    seen = [50]
-    while link.server._blocked:
-        before = len(link.server._blocked)
-        await asyncio.sleep(0 if before < 50 else 1)
-        seen.append(len(link.server._blocked))
-    assert min(after - before for before, after in itertools.pairwise(seen)) >= -2
-    await ended(link)
 
 
 # ---- work for nothing

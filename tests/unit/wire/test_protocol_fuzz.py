@@ -15,7 +15,7 @@ from headway.testing.virtual_time import run
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.connection import Connection
 from headway.wire.messages import Request, Response
-from headway.wire.round_robin import RoundRobin
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 REQUESTS = (
@@ -66,7 +66,7 @@ class FakeOwner:
     room = BodyRoom(ServerConfig())
 
     def __init__(self) -> None:
-        self.turns = RoundRobin()
+        self.turns = ReadTurns()
         self.writes = Writes(0.0)
         self.buffer = memoryview(bytearray(2**16))
 

@@ -1,12 +1,11 @@
 """How a stream's chunks come to their client: in order, and much of them in several turns."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from headway.model import END
 from headway.runtime.driving.streams import AT_ONCE_BYTES, StreamCall, deliver_step
-from headway.server.service.events import ToSink
+from headway.server.service.event_stream import ToSink
 
 
 class Sink:
@@ -24,9 +23,6 @@ class Sink:
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        asyncio.get_running_loop().call_soon(callback)
 
 
 async def test_a_large_backlog_is_written_in_several_turns() -> None:
@@ -53,12 +49,3 @@ async def test_a_step_that_comes_between_two_turns_is_not_lost() -> None:
     deliver_step([(stream, "c"), (stream, END)])
     await asyncio.wait_for(pumping.done, 10)
     assert b"".join(sink.written)[AT_ONCE_BYTES:] == b"abc"
-
-
-async def test_a_slow_chunk_for_a_client_that_has_left_is_nobodys_error() -> None:
-    stream: Any = StreamCall(1, None, asyncio.get_running_loop())
-    slow = asyncio.get_running_loop().create_future()
-    pumping = ToSink(stream, lambda chunk: slow, Sink())
-    pumping.advance()  # nothing has come yet
-    pumping.done.cancel()
-    assert pumping._write_direct(["large"])

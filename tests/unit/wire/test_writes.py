@@ -10,7 +10,7 @@ from headway.errors import Shed
 from headway.model import END
 from headway.runtime.driving.step_queue import StepQueue
 from headway.runtime.driving.streams import OpenStream, StreamCall
-from headway.server.service.events import ToSink
+from headway.server.service.event_stream import ToSink
 from headway.wire.writes import StreamSink, Writes
 
 MOST_PAUSE_S = 0.005
@@ -27,9 +27,6 @@ class Connection(StreamSink):
 
     def send(self, data: bytes) -> None:
         self.written.append((round(asyncio.get_running_loop().time() * 1e3, 3), data))
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:  # type: ignore[override]
-        raise AssertionError("there is little to write")
 
 
 def streams(count: int, most_pause_s: float = MOST_PAUSE_S) -> list[Connection]:
@@ -99,7 +96,6 @@ class Model:
 
     async def begin(self) -> None:
         for call, connection in zip(self.calls, self.connections, strict=True):
-            call.start(may_rerun=False)
             stream: Any = OpenStream(call, lambda call: None)
             reader = ToSink(stream, lambda chunk: str(chunk).encode(), connection)
             self._readers.append(asyncio.create_task(reader.wait_done()))

@@ -25,7 +25,7 @@ _USER_METHODS = (*_RENAMED, "decode_request", "batch", "unbatch", "encode_respon
 
 
 class _Renamed:
-    """A method whose name Headway uses for one of its own. On the class that it serves, Headway
+    """A method with the name of one of Headway's own. On the class that it serves, Headway
     finds its own; `super()` in a class below finds the user's."""
 
     def __init__(self, kind: type, name: str, own: Callable[..., Any]) -> None:

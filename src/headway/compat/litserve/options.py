@@ -24,7 +24,7 @@ _ACCEPTED_VALUES: Mapping[str, Sequence[Any]] = {
     "shutdown_path": ("/shutdown",),
     "workers_per_device": (1,),
 }
-# What a class may have in LitServe and nothing here would call, with what there is instead.
+# Methods that LitServe calls and Headway does not, with what to use instead.
 _MEMBERS: Mapping[str, str] = {
     "authorize": "keys of the server say who may call it: `--keys-file`, or HEADWAY_KEYS_FILE",
     "format_encoded_response": "encode_response makes the answer",

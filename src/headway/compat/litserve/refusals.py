@@ -65,7 +65,7 @@ def _refusal(status: int, text: str, headers: object) -> HeadwayError:
 
 
 def _retry_after_s(headers: object) -> float | None:
-    """None: nothing is said, or no number of seconds."""
+    """None: not given, or not a number of seconds."""
     if not isinstance(headers, Mapping):
         return None
     for name, value in headers.items():

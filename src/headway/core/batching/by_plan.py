@@ -4,7 +4,7 @@ import math
 
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
-from headway.core.batching.lateness import Lateness
+from headway.core.batching.lateness import ROUNDING_S, Lateness
 from headway.core.batching.planning import (
     Limits,
     Part,
@@ -44,7 +44,7 @@ class PlannedComposer:
         made = Composition()
         top, is_urged = lane.top, self._lateness.is_possible
         if is_urged:
-            made.late_before = now + self._lateness.batch_s(1, top.by_size[0].size) - 1e-9
+            made.late_before = now + self._lateness.batch_s(1, top.by_size[0].size) - ROUNDING_S
             if self._lateness.drop(lane, made) or not lane.items:
                 return made
             if made.late:
@@ -54,7 +54,7 @@ class PlannedComposer:
         first_due = line.due.not_before() if is_urged else math.inf
         self._take_part(line, anchor, made)
         if is_urged:
-            made.late_before = now + self._lateness.batch_s(made.rows, made.size) - 1e-9
+            made.late_before = now + self._lateness.batch_s(made.rows, made.size) - ROUNDING_S
             if first_due < made.late_before:
                 self._lateness.sort_out(made)
         if made.items and lane.items > line.items:

@@ -13,7 +13,7 @@ from typing import Final
 from headway.core.costs import Costs
 from headway.core.costs.sizes import size_class
 from headway.core.items import Priority
-from headway.core.queueing.priority import Usage
+from headway.core.queueing.priority import ClassUsage
 
 _FREE: Final = 1.01  # of a batch's time: what takes no longer than this delays nobody
 _TIMES_OWN: Final = 2.0  # of what a batch of the higher classes takes: they notice longer ones
@@ -26,7 +26,7 @@ class Filling:
     def __init__(self, costs: Costs, workers: int) -> None:
         self._costs = costs
         self._workers = workers
-        self._usage = Usage(len(Priority))
+        self._usage = ClassUsage(len(Priority))
         self._portions: dict[tuple[int, int, bool], int] = {}  # rows, by size and share
         self._free: dict[tuple[int, int], int] = {}  # rows, by rows and size
         self._free_version = -1  # of the costs from which they follow

@@ -9,25 +9,22 @@ from typing import TypeAlias
 
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.batch_size import BatchSize
+from headway.core.batching.gathering import Gathering
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
-from headway.core.batching.returns import Held
-from headway.core.batching.sizing import Sizing
-from headway.core.batching.stagger import Stagger
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
 from headway.core.policy import Firing, Policy
 from headway.core.queueing.queue import Lane, Queue
+from headway.core.queueing.running import Running
 
 WORTH_A_WAIT = 0.25  # of the time of all together is saved: less is little
-LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
-
+LIKELY = 85.0  # a batch that is held is taken to run no longer than so many percent of batches
 LEAST_WAIT_S = 1e-5  # less is no wait
-SOON = 0.7  # of what is saved: how long to hold until all callers are here, …
-SOON_FOR_LITTLE = 0.35  # … and where that is little: no batch is held for some of them then
+KEEPS_UP = 0.7  # of their capacity: faster workers do without a slow one
 
 
-# Plain classes that nobody changes: compiled code makes frozen ones more slowly (decision 0115).
+# Plain classes that nobody changes: compiled code makes frozen ones more slowly (decision 30).
 
 
 class Fire:
@@ -97,10 +94,10 @@ class StaticRule:
 
 
 class AutoRule:
-    """Fire when idle, unless waiting is expected to pay.
+    """A free worker takes what waits.
 
-    How long it pays to wait for others is rehearsed with the latest arrivals. In a closed loop,
-    where arrivals follow our answers, a batch is held until all callers are here.
+    It waits only in a closed loop, until as many callers are here as bring the most answers, or in
+    a pool, as long as the rehearsal of the latest arrivals says.
     """
 
     def __init__(
@@ -109,91 +106,75 @@ class AutoRule:
         costs: Costs,
         *,
         arrivals: Arrivals,
-        stagger: Stagger,
+        gathering: Gathering,
         rehearsal: Rehearsal,
         batch_size: BatchSize,
-        sizing: Sizing,
         pool: Pool,
+        running: Running,
     ) -> None:
         self.linger_cap_s = 0.0  # in force now, for the record
-        self.running_items = 0
-        self.running_batches = 0
-        self.workers = policy.workers  # those that are there
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._max_rows = policy.max_batch_size
         self._costs = costs
         self._arrivals = arrivals
-        self._stagger = stagger
+        self._gathering = gathering
         self._rehearsal = rehearsal
         self._batch_size = batch_size
-        self._sizing = sizing
         self._pool = pool
-        self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
-        self._hold_arrivals = -1
+        self._running = running
 
     def decide(
         self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
     ) -> Fire | HoldUntil:
         lane = queue.lead(now, aged_turn=aged_turn)
         assert lane is not None, "decide() on an empty queue"
+        self.linger_cap_s = 0.0
         full = self._batch_size.why_full(lane)
         may_wait = self._max_wait_s > 0.0 and len(queue.lanes) == 1
         if may_wait and self._pool.is_unequal:
             faster_at = self._faster_at(queue, lane, now)
             if now < faster_at:
                 return HoldUntil(faster_at)
-        group = self._group(lane) if may_wait and self.workers == 1 else 0
-        self._batch_size.group_rows = group
         if full is not None or not may_wait:
             return Fire(lane, full or FireReason.IDLE)
-        if group:
-            return self._hold_for_group(queue, lane, now, idle_since)
-        if not self._arrivals.is_closed:
-            return self._window(queue, lane, now, idle_since)
-        if self.workers - self.running_batches > 1:
-            return Fire(lane, FireReason.IDLE)  # a newcomer finds a free worker, too
-        if lane.items + self.running_items >= self._arrivals.most_at_once:
+        if self._arrivals.is_closed:
+            return self._gather(queue, lane, now, idle_since)
+        if self._running.workers == 1:
+            return Fire(lane, FireReason.IDLE)
+        return self._window(queue, lane, now, idle_since)
+
+    def _gather(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> Fire | HoldUntil:
+        """Until as many callers are here as bring the most answers, if that is soon."""
+        start = None
+        if self._running.free <= 1:  # else a newcomer finds a free worker, too
+            start = self._gathering.start(lane)
+        if start is None or not start.waits:
+            return Fire(lane, FireReason.IDLE)
+        missing = round(start.items) - lane.items
+        if missing <= 0:
             return Fire(lane, FireReason.ALL_HERE)
-        return self._hold_for_returns(queue, lane, now, idle_since)
-
-    def _group(self, lane: Lane) -> int:
-        """How many callers in step leave together; 0: they are not in step, or not alike."""
-        if not self._stagger.may_be_in_step:
-            return 0
-        items, rows = lane.items, lane.rows
-        if lane.size_rows >= rows or rows != items:  # they have sizes, or several rows
-            return 0
-        self._arrivals.learn_arrivals()
-        return self._stagger.group(items + self.running_items)
-
-    def _hold_for_group(
-        self, queue: Queue, lane: Lane, now: float, idle_since: float
-    ) -> Fire | HoldUntil:
         oldest = lane.oldest()
         assert oldest is not None
-        self.linger_cap_s = min(self._stagger.together_s, self._max_wait_s)
-        if lane.items >= self._batch_size.group_rows:
-            return Fire(lane, FireReason.ALL_HERE)
-        due = min(
-            oldest.arrived_at + self.linger_cap_s, now + self._slack_s(queue, lane, oldest, now)
-        )
-        if now < due:
-            return HoldUntil(due)
-        return Fire(lane, FireReason.LINGER if idle_since < now else FireReason.IDLE)
+        self.linger_cap_s = min(self._saved_s(lane, missing)[0], self._max_wait_s)
+        due = idle_since + self.linger_cap_s
+        due = min(due, now + self._slack_s(queue, lane, oldest, now))
+        return self._hold(lane, now, due, idle_since)
 
     def _window(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> Fire | HoldUntil:
         """Until the oldest has waited as long as the rehearsal says."""
         oldest = lane.oldest()
         assert oldest is not None
-        rehearsal = self._rehearsal
-        rehearsal.size, rehearsal.item_rows = lane.mean_size, lane.rows / lane.items
-        window_s = self.linger_cap_s = self._window_s(lane)
-        due = oldest.arrived_at + window_s
+        self._rehearsal.meet(lane.mean_size, lane.rows / lane.items)
+        self.linger_cap_s = self._window_s(lane)
+        due = oldest.arrived_at + self.linger_cap_s
         if now < due:
             due = min(due, now + self._slack_s(queue, lane, oldest, now))
-            if now < due:
-                return HoldUntil(due)
+        return self._hold(lane, now, due, idle_since)
+
+    def _hold(self, lane: Lane, now: float, due: float, idle_since: float) -> Fire | HoldUntil:
+        if due - now > LEAST_WAIT_S:
+            return HoldUntil(due)
         return Fire(lane, FireReason.LINGER if idle_since < now else FireReason.IDLE)
 
     def _window_s(self, lane: Lane) -> float:
@@ -201,57 +182,27 @@ class AutoRule:
         if setting is not None:
             return setting.window_s
         saved_s, together_s = self._saved_s(lane, 1)
-        if not self.running_batches or not together_s or saved_s < WORTH_A_WAIT * together_s:
+        if not self._running.batches or not together_s or saved_s < WORTH_A_WAIT * together_s:
             return 0.0
         # Workers that all start with one item each would leave all other items behind.
         alone_s = self._costs.predict(1, lane.mean_size) or 0.0
-        return min(alone_s / self.workers, self._max_wait_s)
+        return min(alone_s / self._running.workers, self._max_wait_s)
 
     def _faster_at(self, queue: Queue, lane: Lane, now: float) -> float:
         """A slow worker is left idle where a faster one will be done sooner, and the faster ones
         keep up without it."""
-        if not self._sizing.keeps_up(self._pool.faster_power(), lane.mean_size):
+        size = lane.mean_size
+        best = self._costs.best_rows(size)
+        best_s, power = self._costs.predict(best, size), self._pool.faster_power()
+        if best_s is None or self._arrivals.rate_rps * best_s > KEEPS_UP * power * best:
             return -math.inf
-        rows = self._batch_size.rows_now(lane, self.running_batches)
-        rows = max(1, min(rows, lane.rows))
-        batch_s = self._costs.predict(rows, lane.mean_size) or 0.0
+        rows = max(1, min(self._batch_size.rows_now(lane), lane.rows))
+        batch_s = self._costs.predict(rows, size) or 0.0
         oldest = lane.oldest()
         assert oldest is not None
         waited_s = now - oldest.arrived_at
         faster_at = self._pool.better_at(now, batch_s, -(-lane.rows // rows), waited_s)
         return min(faster_at, now + self._slack_s(queue, lane, oldest, now))
-
-    def _hold_for_returns(
-        self, queue: Queue, lane: Lane, now: float, idle_since: float
-    ) -> Fire | HoldUntil:
-        """For callers that ask again after their answers: as long as a batch saved is worth."""
-        if self._hold_arrivals == self._arrivals.count and now < self._hold.until:
-            return self._hold  # no item came meanwhile
-        wait = self.linger_cap_s = self._return_wait(queue, lane, now, idle_since)
-        if wait <= LEAST_WAIT_S:
-            lingered = idle_since < now
-            return Fire(lane, FireReason.LINGER if lingered else FireReason.IDLE)
-        self._hold_arrivals = self._arrivals.count
-        self._hold = HoldUntil(now + wait)
-        return self._hold
-
-    def _return_wait(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
-        missing = self._arrivals.most_at_once - lane.items - self.running_items
-        oldest = lane.oldest()
-        saved_s, together_s = self._saved_s(lane, missing)
-        if missing <= 0 or saved_s <= 0.0 or oldest is None:
-            return 0.0
-        idle_s, max_wait_s = now - idle_since, self._max_wait_s
-        slack_s = self._slack_s(queue, lane, oldest, now)
-        is_much = saved_s >= WORTH_A_WAIT * together_s
-        soon = SOON if is_much else SOON_FOR_LITTLE
-        # An item that just missed a batch waits no longer than that one ran: it sets the p99.
-        patient_s = saved_s - (now - oldest.arrived_at) if is_much else 0.0
-        most_s = min(min(soon * saved_s, max_wait_s) - idle_s, slack_s)
-        patient_s = min(patient_s, max_wait_s - idle_s, slack_s)
-        return self._arrivals.return_wait(
-            now, Held(lane.items, missing, most_s, patient_s, saved_s)
-        )
 
     def _saved_s(self, lane: Lane, joining: int) -> tuple[float, float]:
         """What is saved where so many join instead of running by themselves, and what all of them

@@ -12,6 +12,7 @@ from headway.core.policy import Policy
 from headway.core.queueing.deadlines import HOPELESS
 from headway.core.queueing.queue import FairLane, Line, Queue
 
+ROUNDING_S = 1e-9  # times that differ by less are equal
 MOST_DROPPED = 32  # late items in one decision; the next call drops more
 
 
@@ -43,7 +44,7 @@ class Lateness:
         seconds = self._costs.predict(rows, lane.mean_size)
         if seconds is None:
             return -INFINITE  # nothing is known: nobody is late
-        return now + seconds * (1.0 + error) - 1e-9
+        return now + seconds * (1.0 + error) - ROUNDING_S
 
     def is_late(self, made: Composition, item: Item) -> bool:
         """Would it miss its deadline or the SLO, leaving now, when it could have met it before?

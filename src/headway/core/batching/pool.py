@@ -5,10 +5,10 @@ many times as long a batch takes on each is learned from what it took there.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 
 from headway.core.costs import Costs
 from headway.core.items import Batch
+from headway.core.queueing.running import Running
 
 _RATE = 0.1  # of each batch goes into its worker's speed; at first, the mean of all
 _KNOWN = 4  # batches on every worker before they are told apart, …
@@ -20,24 +20,19 @@ _UNEQUAL = 1.3  # between the slowest and the fastest: less is noise, and all co
 
 
 class Pool:
-    def __init__(self, workers: int, running: Mapping[int, Batch], costs: Costs) -> None:
+    def __init__(self, running: Running, costs: Costs) -> None:
         self._running = running
         self._costs = costs
-        self._numbers: tuple[int, ...] = tuple(range(workers))
         self._times: dict[int, float] = {}  # by worker: how many times as long a batch takes
         self._seen: dict[int, int] = {}  # by worker: batches
         self.is_unequal = False
 
-    def set(self, numbers: Sequence[int]) -> None:
-        """These are there now."""
-        self._numbers = tuple(numbers)
-
     def next_worker(self) -> int:
         """The fastest of those that are free."""
-        if len(self._numbers) == 1:
-            return self._numbers[0]
-        busy = {batch.worker for batch in self._running.values()}
-        free = [number for number in self._numbers if number not in busy]
+        if len(self._running.numbers) == 1:
+            return self._running.numbers[0]
+        busy = {batch.worker for batch in self._running.batches.values()}
+        free = [number for number in self._running.numbers if number not in busy]
         if not self.is_unequal or len(free) < 2:
             return free[0] if free else 0
         return min(free, key=lambda number: (self.times(number), number))
@@ -48,17 +43,17 @@ class Pool:
     def observe(self, batch: Batch, ran_s: float) -> bool:
         """A batch took so long. True: the workers are not what they seemed to be."""
         usual_s = self._costs.predict(batch.padded_rows, batch.size)
-        if len(self._numbers) < 2 or not usual_s:
+        if len(self._running.numbers) < 2 or not usual_s:
             return False
         number, was_unequal = batch.worker, self.is_unequal
         known = self._times.get(number, 1.0)
         seen = self._seen[number] = self._seen.get(number, 0) + 1
         ratio = min(max(ran_s / usual_s / known, 1 / _OUTLIER), _OUTLIER)
         self._times[number] = known * (1.0 + max(_RATE, 1.0 / seen) * (ratio - 1.0))
-        least = min(self._seen.get(each, 0) for each in self._numbers)
+        least = min(self._seen.get(each, 0) for each in self._running.numbers)
         if least < _KNOWN and (least < _KNOWN_STEADY or not self._costs.is_steady):
             return False
-        times = [self._times.get(each, 1.0) for each in self._numbers]
+        times = [self._times.get(each, 1.0) for each in self._running.numbers]
         mean = math.exp(sum(map(math.log, times)) / len(times))
         for each in self._times:
             self._times[each] /= mean
@@ -68,12 +63,12 @@ class Pool:
     @property
     def speeds(self) -> tuple[float, ...]:
         """By worker: how many times as long a batch takes."""
-        return tuple(self.times(number) for number in self._numbers)
+        return tuple(self.times(number) for number in self._running.numbers)
 
     def faster_power(self) -> float:
         """How many workers of the usual speed those are worth that are faster than the next."""
         slow = self.times(self.next_worker())
-        times = (self.times(number) for number in self._numbers)
+        times = (self.times(number) for number in self._running.numbers)
         return sum(1.0 / each for each in times if each * _UNEQUAL < slow)
 
     def better_at(self, now: float, batch_s: float, batches: int, waited_s: float) -> float:
@@ -84,11 +79,11 @@ class Pool:
         long and is done when the free worker is; without its help, the last batch is done when the
         others are done with all of them.
         """
-        ends = {batch.worker: _end(batch, now) for batch in self._running.values()}
+        ends = {batch.worker: _end(batch, now) for batch in self._running.batches.values()}
         if not ends:
             return -math.inf
         first_at, first_end, end = min(ends.values()), math.inf, now
-        for _ in range(min(batches, _FAR * len(self._numbers))):
+        for _ in range(min(batches, _FAR * len(self._running.numbers))):
             worker = min(ends, key=lambda each: ends[each] + self.times(each) * batch_s)
             end = ends[worker] = ends[worker] + self.times(worker) * batch_s
             first_end = min(first_end, end)

@@ -12,55 +12,38 @@ time.
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from headway.core.batching.replay import (
-    Capped,
-    Replayed,
-    Share,
-    Sized,
-    Surge,
-    Sustained,
-    Traffic,
-    replay,
-)
-from headway.core.batching.sizing import HAND_OVER_S, Sizing
-from headway.core.batching.steadying import Steadying, measure_coming
-from headway.core.batching.stragglers import Stragglers
+from headway.core.batching.replay import Capped, Replayed, Surge, Sustained, Traffic, replay
 from headway.core.costs import Costs
+from headway.core.costs.sizes import WORTH_IT
 from headway.core.policy import Policy
+from headway.core.queueing.running import Running
 
 _MOST = 2048  # arrivals of a replay …
 _LEAST = 256  # … and at least: fewer are replayed over and over
-_FIRST, _EVERY = 16, 512  # arrivals before the first rehearsal, and at most between two looks
-_SETTLED = 2048  # arrivals between two rehearsals where the last one changed nothing
-_CHANGED = 1.4  # times as many or as few arrivals a second: all settings are tried again
-_SLOWER = 1.1  # times what batches took: a setting that was right may not be
-_EARLY, _EARLY_SLICES = 1024, 6  # up to so many arrivals, so many slices at once
+_FIRST, _EVERY = 16, 512  # arrivals before the first rehearsal, and at most between two
 _STEP_S = 2.5e-6  # what one batch of a replay takes, about: `benchmarks decisions` measures it
-_ROUND = 150  # batches of a replay take as long as what a rehearsal does beside its replays
 _SHARE = 0.01  # of the time is spent on rehearsing, at most, …
 _LENT_S = 0.1  # … and so much at the start
-_WINDOWS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)  # times what one item takes
+_WINDOWS = 8  # are looked at, each half of the one before; the longest: …
+_LONGEST = 4.0  # times what one item takes
 _BETTER = math.log(0.98)  # of the present score: less is chance
 _BAR = 0.8  # of the best tail so far: a better one need not be known exactly
 # Standard deviations of a Poisson count: a size may serve so much less than the rate that was seen.
 # That rate may be chance; a size that is too large costs every request, one that is too small only
 # those of the queue that grows, and it is lifted then.
 _CHANCE = 0.5
-_NO_LONGER = 1.002  # times what a smaller batch takes
-_CAPPED = math.log(0.97)  # a cap must be this much better than none, as it is worse when more come
-_BUSY = 0.8  # of the time
-_SLOW = 1.5  # times the mean: where no batch takes longer, none is slow
+_HAND_OVER_S = 50e-6  # to a worker and back: what each batch takes beside what the model takes
 
 
 class Setting(NamedTuple):
     """A batch leaves at so many rows, or when its oldest item has waited so long."""
 
     window_s: float
-    cap_rows: int | None  # None: as many as `sizing` says, of those who are here
+    cap_rows: int
 
 
 class _Round(NamedTuple):
@@ -68,14 +51,13 @@ class _Round(NamedTuple):
 
     traffic: Traffic
     rate_rps: float
-    sized: Sized  # for settings without a cap
     found: dict[Setting, Replayed]
 
     def best(self) -> Setting:
         return min(self.found, key=self.score)
 
     def score(self, setting: Setting) -> float:
-        return self.found[setting].score + _handicap(setting)
+        return self.found[setting].score
 
     def capacity_rps(self, items: int, power: float = 1.0) -> float:
         """What so many workers can serve that take so many items at once."""
@@ -84,33 +66,23 @@ class _Round(NamedTuple):
         return items * power / seconds[items]
 
 
-def _handicap(setting: Setting) -> float:
-    return 0.0 if setting.cap_rows is None else -_CAPPED
-
-
 class Rehearsal:
-    def __init__(self, policy: Policy, costs: Costs, sizing: Sizing) -> None:
+    def __init__(self, policy: Policy, costs: Costs, running: Running) -> None:
         self._costs = costs
-        self._sizing = sizing
+        self._running = running
         self._max_rows = policy.max_batch_size
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
-        self.speeds: tuple[float, ...] = (1.0,) * policy.workers
-        self.size = 0  # of an item, on average
-        self.item_rows = 1.0  # likewise
-        self._size, self._item_rows = 0, 1.0  # the same, when the round began
+        self._met = 0, 1.0  # the size of an item, and its rows, on average
+        self._size, self._item_rows = self._met  # when the round began
         self._recent = array("d")  # when items arrived
         self._arrivals = 0
         self._due = _FIRST  # arrivals
         self._since = self._not_before = -math.inf
         self._work = 0  # so far, in batches of a replay
-        self._rate_rps = 0.0  # when all settings were tried last
-        self._settled_until = 0  # arrivals, …
-        self._settled = (0.0, 0.0)  # … if as many come, and batches take as long, as then
         self._round: Iterator[int] | None = None
         self.setting: Setting | None = None  # None: nothing is known yet
         self._surge = Surge(Sustained())
-        self._steadying = Steadying()
 
     def arrived(self, times: Sequence[float]) -> None:
         recent = self._recent
@@ -118,6 +90,10 @@ class Rehearsal:
         if len(recent) > 2 * _MOST:
             del recent[:-_MOST]
         self._arrivals += len(times)
+
+    def meet(self, size: int, item_rows: float) -> None:
+        """Items that wait are of that size, and have so many rows, on average."""
+        self._met = size, item_rows
 
     def cap_now(self, cap_rows: int) -> int:
         """So many rows at once, or what several workers take instead while more come."""
@@ -127,34 +103,29 @@ class Rehearsal:
         """Of so many waiting rows, where so many at once are usual."""
         return self._surge.rows_to_take(waiting, cap_rows, self._recent, len(self._recent))
 
-    def steady_rows(self, waiting: int) -> int | None:
-        """The most of so many waiting rows that leave where batch times vary; None: any."""
-        return self._steadying.most_rows(waiting)
-
     def start_over(self) -> None:
         """The workers are not what they seemed to be: rehearse at once, and try all settings."""
         self._round, self._due = None, max(_FIRST, self._arrivals)
-        self._settled_until, self._rate_rps = 0, 0.0
+        self.setting = None
 
     def step(self, now: float) -> None:
-        """Do a little, if something is to be done."""
+        """Do a little, if something is to be done. (One worker: there is nothing to choose.)"""
+        if self._running.workers == 1:
+            return
         if self._round is None:
             if self._arrivals < self._due or now < self._not_before:
                 return
             self._due = self._arrivals + min(self._arrivals, _EVERY)
-            if self._arrivals < self._settled_until and self._is_as_before():
-                return
             if self._since == -math.inf:
                 self._since = now
             self._round = self._rehearse()
-        for _ in range(_EARLY_SLICES if self._arrivals < _EARLY else 1):
-            work = next(self._round, None)
-            if work is None:
-                self._round = None
-                # What the first rounds take is lent: those that follow wait until it is paid back.
-                self._not_before = self._since + (self.spent_s - _LENT_S) / _SHARE
-                return
+        work = next(self._round, None)
+        if work is not None:
             self._work += work
+            return
+        self._round = None
+        # What the first rounds take is lent: those that follow wait until it is paid back.
+        self._not_before = self._since + (self.spent_s - _LENT_S) / _SHARE
 
     @property
     def spent_s(self) -> float:
@@ -162,68 +133,37 @@ class Rehearsal:
         return self._work * _STEP_S
 
     def _rehearse(self) -> Iterator[int]:
-        yield _ROUND
         round_ = self._new_round()
         if round_ is None:
             return
         windows = self._windows(round_)
-        is_alone = len(self.speeds) == 1
-        before = self.setting
-        if before is None:
-            before = Setting(0.0, None if is_alone else self._costs.best_rows(self._size))
+        before = self.setting or Setting(0.0, self._costs.best_rows(self._size))
         before = before._replace(window_s=min(before.window_s, windows[-1]))
         caps = all_caps = self._caps(round_)
-        if before.cap_rows is not None and before.cap_rows < caps[0]:
+        if before.cap_rows < caps[0]:
             before = before._replace(cap_rows=caps[0])  # the one in force does not keep up
         yield from self._try(before, round_)
-        is_wide = len(self._recent) < _MOST or not _is_near(
-            round_.rate_rps, self._rate_rps, _CHANGED
-        )
-        if is_wide:
-            self._rate_rps = round_.rate_rps
-        else:
+        is_wide = self.setting is None or len(self._recent) < _MOST
+        if not is_wide:
             windows = _around(windows, before.window_s)
-            caps = caps if before.cap_rows is None else _around(caps, before.cap_rows)
+            caps = _around(caps, before.cap_rows)
         yield from self._try_windows(windows, round_)
         yield from self._try_caps(caps, round_)
-        if is_alone:
-            yield from self._try(Setting(round_.best().window_s, None), round_)
         if is_wide and round_.best().cap_rows != before.cap_rows:
             yield from self._try_windows(windows, round_)
         best = round_.best()
         is_better = self.setting is None or round_.score(best) < round_.score(before) + _BETTER
-        chosen = self._reached(best if is_better else before, round_, all_caps)
-        if chosen == self.setting and not is_wide:
-            self._settled_until = self._arrivals + _SETTLED
-            self._settled = round_.rate_rps, self._batch_s()
-        self.setting = chosen
+        self.setting = self._reached(best if is_better else before, round_, all_caps)
 
     def _reached(self, setting: Setting, round_: _Round, caps: Sequence[int]) -> Setting:
-        """In a pool, with the least cap that is the same as far as was seen: when more come it is
-        lifted, but one that is too large is not lowered."""
-        if setting.cap_rows is None or len(self.speeds) == 1:
-            return setting
+        """With the least cap that is the same as far as was seen: when more come it is lifted, but
+        one that is too large is not lowered."""
         largest = round(round_.found[setting].largest * self._item_rows)
         least = caps[min(bisect_left(caps, largest), len(caps) - 1)]
         return setting._replace(cap_rows=min(setting.cap_rows, least))
 
-    def _is_as_before(self) -> bool:
-        """Do as many come, and do batches take as long, as when the last rehearsal changed
-        nothing?"""
-        rate_rps, batch_s = self._settled
-        came_s = self._recent[-1] - self._recent[-_EVERY]
-        return (
-            came_s > 0.0
-            and _is_near(_EVERY / came_s, rate_rps, _CHANGED)
-            and _is_near(self._batch_s(), batch_s, _SLOWER)
-        )
-
-    def _batch_s(self) -> float:
-        """What a batch of the best size takes now."""
-        return self._costs.predict(self._costs.best_rows(self.size), self.size) or 0.0
-
     def _new_round(self) -> _Round | None:
-        self._size, self._item_rows = self.size, self.item_rows
+        self._size, self._item_rows = self._met
         by_rows, scale = self._costs.by_rows(self._size)
         # What batches take on average. Which of them are slow is chance, and met by another setting
         # in another place: of settings that are replayed with it, the luckiest would win.
@@ -234,7 +174,7 @@ class Rehearsal:
             batch_s = by_rows[min(self._max_rows, round(items * self._item_rows))]
             if batch_s is None:
                 return None
-            seconds.append(batch_s * scale + HAND_OVER_S)
+            seconds.append(batch_s * scale + _HAND_OVER_S)
         recent = sorted(self._recent[-_MOST:])
         # Since the first of them: by a clock that has run for months, sums of times round away
         # what a fast batch takes.
@@ -246,26 +186,8 @@ class Rehearsal:
         items = self._items(self._costs.best_rows(self._size))
         while len(times) < _LEAST:
             times += [at + span_s for at in times[-own:]]
-        sized = Sized(self._sizing, self._size, self._item_rows, items)
-        stragglers = self._stragglers(seconds[: items + 1], own / span_s)
-        traffic = Traffic(times, seconds, self._slo_s, stragglers)
-        return _Round(traffic, own / span_s, sized, {})
-
-    def _stragglers(self, seconds: Sequence[float], rate_rps: float) -> Stragglers | None:
-        """None where nobody says when an answer is late, or another worker goes on meanwhile."""
-        slo_s = self._slo_s
-        if slo_s == math.inf or len(self.speeds) > 1:
-            return None
-        ratios = self._costs.ratios()
-        if not ratios or ratios[-1] < _SLOW:
-            return None
-        # After a slow batch, the newest leave that can still be answered in time.
-        newest = bisect_right(
-            range(1, len(seconds)),
-            0.0,
-            key=lambda items: items - rate_rps * (slo_s - seconds[items]),
-        )
-        return Stragglers(ratios, slo_s, seconds[max(1, newest)])
+        traffic = Traffic(times, seconds, self._slo_s)
+        return _Round(traffic, own / span_s, {})
 
     def _try_windows(self, windows: Sequence[float], round_: _Round) -> Iterator[int]:
         cap_rows = round_.best().cap_rows
@@ -289,19 +211,17 @@ class Rehearsal:
         if round_.found:
             best = round_.best()
             bar_s = _BAR * round_.found[best].tail_s
-            worst = round_.score(best) - _handicap(setting)
+            worst = round_.score(best)
         round_.found[setting] = yield from replay(
             round_.traffic,
             setting.window_s,
-            self._share(setting, round_),
-            self.speeds,
+            self._share(setting),
+            self._running.speeds,
             bar_s=bar_s,
             worst=worst,
         )
 
-    def _share(self, setting: Setting, round_: _Round) -> Share:
-        if setting.cap_rows is None:
-            return round_.sized
+    def _share(self, setting: Setting) -> Capped:
         most = self._items(self._costs.best_rows(self._size))
         cap = self._items(min(setting.cap_rows, self._max_rows))
         return Capped(cap, most, self._surge.sustained, self._item_rows)
@@ -310,39 +230,22 @@ class Rehearsal:
         return max(1, int(rows / self._item_rows))
 
     def _windows(self, round_: _Round) -> list[float]:
-        """None for a single worker that is busy most of the time: others come while it runs."""
-        best = self._items(self._costs.best_rows(self._size))
-        if len(self.speeds) == 1 and round_.rate_rps > _BUSY * round_.capacity_rps(best):
-            return [0.0]
-        alone_s = round_.traffic.seconds[1]
-        return sorted({min(times * alone_s, self._max_wait_s) for times in _WINDOWS})
+        longest_s = _LONGEST * round_.traffic.seconds[1]
+        windows = {min(longest_s / 2**halved, self._max_wait_s) for halved in range(_WINDOWS)}
+        return [0.0, *sorted(windows - {0.0})]
 
     def _caps(self, round_: _Round) -> list[int]:
         """Those with which the workers keep up."""
         best = self._costs.best_rows(self._size)
-        power = sum(1.0 / speed for speed in self.speeds)
+        power = sum(1.0 / speed for speed in self._running.speeds)
         sizes = []
         for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0]):
             rps = round_.capacity_rps(self._items(rows), power)
             sizes.append((rows, rps, self._items(rows) * power / rps))
-        self._surge.sustained = Sustained(
-            [each for each in sizes if each[0] <= best], is_alone=len(self.speeds) == 1
-        )
-        self._steadying = self._new_steadying(round_, [each for each in sizes if each[0] <= best])
+        self._surge.sustained = Sustained([each for each in sizes if each[0] <= best])
         seen = min(len(self._recent), _MOST)
         needed_rps = round_.rate_rps * (1.0 - _CHANCE / math.sqrt(seen))
         return [rows for rows, rps, _ in sizes if rows >= best or rps >= needed_rps]
-
-    def _new_steadying(
-        self, round_: _Round, sizes: Sequence[tuple[int, float, float]]
-    ) -> Steadying:
-        """With several workers, others go on while one takes long; with an SLO, `stragglers` says
-        who is late."""
-        if len(self.speeds) > 1 or self._slo_s < math.inf:
-            return Steadying()
-        served = [(rows, rps * self._item_rows) for rows, rps, _ in sizes]
-        coming = measure_coming(round_.traffic.times, self._item_rows)
-        return Steadying(served, self._costs.variation, coming)
 
 
 def _cap_sizes(max_rows: int, best: int, by_rows: Sequence[float | None]) -> list[int]:
@@ -356,14 +259,10 @@ def _cap_sizes(max_rows: int, best: int, by_rows: Sequence[float | None]) -> lis
 
 
 def _stretched(rows: int, by_rows: Sequence[float | None]) -> int:
-    most_s = _NO_LONGER * (by_rows[rows] or 0.0)
-    while rows + 1 < len(by_rows) and (by_rows[rows + 1] or math.inf) <= most_s:
+    enough_s = (by_rows[rows] or 0.0) * (1.0 + WORTH_IT / rows)
+    while rows + 1 < len(by_rows) and (by_rows[rows + 1] or math.inf) <= enough_s:
         rows += 1
     return rows
-
-
-def _is_near(value: float, other: float, times: float) -> bool:
-    return value <= times * other and other <= times * value
 
 
 _Number = TypeVar("_Number", int, float)

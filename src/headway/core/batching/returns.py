@@ -1,108 +1,166 @@
-"""When callers that wait for their answers ask again: how long after an answer they come back.
+"""When callers that think are back, and how many of them a batch should start with.
 
-Counts, for every batch that ends, how many items arrive how long afterwards. For callers that are
-known to be missing, that says how soon each will be here.
+A free worker that starts at once with those who are here leaves the others behind: they form a
+batch of their own, and the two groups never meet. A worker that waits for all idles. Between the
+two lies the size at which most are answered, and it follows from how many callers there are, how
+soon they are back, and what batches take.
 """
 
 import bisect
 import math
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-_SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
-_BINS = 2 * (6 - _SHORTEST)
-_EDGES = tuple(math.pow(2.0, i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
-_HALF = math.sqrt(0.5)
-_DECAY = 0.97  # about the last 30 batches
-_MOST = 64  # arrivals looked at for one batch
-_ALL = 0.1  # of a caller is still missing: all are here
-_KNOWN = 2  # batches before anything is expected
+_BATCHES = 32  # after which returns are remembered, …
+_ENOUGH = 256  # … or so many of them
+_ROUNDS = 8  # batches are followed one by one; of callers that think longer as many stay away
+_STEPS = 4  # until the size of a batch agrees with the time it leaves for thinking
+_LOOKS = 12  # moments at which some are back that are looked at
+_IN_STEP = 0.25  # of what a batch of one takes
+_HALF = 0.5  # of a caller is away: none is
+GAIN = 1.05  # times the answers a second: for less nobody is kept waiting
+EQUAL = 1.01  # times the answers a second: less is no loss
 
 
-class Held(NamedTuple):
-    """A batch that may wait for callers to come back."""
+class Start(NamedTuple):
+    """When a batch leaves in a closed loop."""
 
-    items: int  # in it now
-    missing: int  # callers that may join
-    most_s: float  # the longest wait for all of them
-    patient_s: float  # the longest wait for some
-    saved_s: float  # by each that joins
+    items: float  # of each batch
+    waits: bool  # are they worth a wait, if they are not yet here?
+    rate_rps: float  # answers a second
+
+
+class Away:
+    """The share of the callers that think which is still away so long after an answer."""
+
+    def __init__(self, times: list[float], shares: list[float], hazard: float) -> None:
+        self.times = times  # ascending, of each that came back
+        self._shares = shares  # since then
+        self._hazard = hazard  # of one caller, beyond what was seen
+
+    def at(self, seconds: float) -> float:
+        i = bisect.bisect_right(self.times, seconds) - 1
+        if i < 0:
+            return 1.0
+        if i < len(self.times) - 1:
+            return self._shares[i]
+        return self._shares[i] * math.exp((self.times[i] - seconds) * self._hazard)
+
+    def is_in_step(self, alone_s: float) -> bool:
+        """Are most callers back so close to each other that it is no chance?"""
+        few = len(self.times) // 10
+        spread_s = self.times[-1 - few] - self.times[few]
+        return spread_s <= min(_IN_STEP * alone_s, self.times[len(self.times) // 2])
+
+
+class _Seen(NamedTuple):
+    """What came of one answer."""
+
+    gaps: list[float]  # after which callers came, ascending
+    seen_s: float  # until the next answer
+    thinking: int  # these, and those that did not come
 
 
 class Returns:
-    """Counts fade: new weight grows instead of old weight shrinking."""
-
     def __init__(self) -> None:
-        self._counts = [0.0] * (_BINS + 1)
-        self._weight = 1.0
-        self._seen = 0
+        self._seen: deque[_Seen] = deque(maxlen=_BATCHES)
 
-    def learn(self, ended_at: float, arrivals: list[float]) -> None:
-        """After the batch that ended then, these arrived until the next one ended."""
-        weight = self._weight = self._weight * (1 / _DECAY)
-        self._seen += 1
-        if arrivals:
-            if len(arrivals) == 1:
-                self._counts[_bin(arrivals[0] - ended_at)] += weight
-            else:
-                stride = -(-len(arrivals) // _MOST)
-                self._count(ended_at, sorted(arrivals[::stride]), weight * stride)
-        if weight > 1e12:
-            self._counts = [count / weight for count in self._counts]
-            self._weight = 1.0
+    def learn(self, came: Sequence[float], since: float, until: float, thinking: int) -> None:
+        """Of so many callers that thought since an answer, these came until the next one."""
+        gaps = sorted([max(0.0, at - since) for at in came])
+        self._seen.append(_Seen(gaps, until - since, max(thinking, len(gaps))))
 
-    def _count(self, ended_at: float, arrivals: list[float], weight: float) -> None:
-        """Bin by bin, not one by one: most are in few."""
-        counts, last = self._counts, _bin(arrivals[-1] - ended_at)
-        before = 0
-        for bin_ in range(_bin(arrivals[0] - ended_at), last):
-            upto = bisect.bisect_right(arrivals, ended_at + _EDGES[bin_], before)
-            counts[bin_] += weight * (upto - before)
-            before = upto
-        counts[last] += weight * (len(arrivals) - before)
+    def away(self) -> Away | None:
+        """By Kaplan and Meier: who is not back by the next answer is lost from sight, no more.
+        None: nobody came back yet.
 
-    def best_wait(self, since_s: float, held: Held) -> float:
-        """How much longer it pays to hold the batch, `since_s` after the last answer; 0: not at
-        all.
-
-        Until all missing callers are here, if that is within `most_s`: a caller that is left behind
-        waits for a whole batch, and makes the tail. Otherwise, within `patient_s`, as long as the
-        callers that join save more (`saved_s` each) than all others lose: the callers that wait,
-        and those that will find the worker busy.
+        Of batches after which few were away nothing is learned: callers that wait for each other
+        do not come while others of them are here.
         """
-        items, missing, most_s, patient_s, saved_s = held
-        if self._seen < _KNOWN or most_s <= 0.0:
-            return 0.0
-        first = _bin(since_s)
-        if first >= _BINS:
-            return 0.0
-        begin_s = _EDGES[first - 1] if first else 0.0
-        # Of one caller's returns: those that would be later than now.
-        counts = [self._counts[first] * (_EDGES[first] - since_s) / (_EDGES[first] - begin_s)]
-        counts += self._counts[first + 1 :]
-        later = sum(counts)
-        if later <= 0.0:
-            return 0.0
-        best_wait, best_gain = 0.0, 0.0
-        share, joined_s, low = 0.0, 0.0, since_s
-        for count, high in zip(counts, _EDGES[first:], strict=False):
-            wait = high - since_s
-            if wait > most_s:
+        most = max([each.thinking for each in self._seen], default=0)
+        gaps: list[float] = []
+        lost: list[_Seen] = []
+        for each in reversed(self._seen):
+            if 2 * each.thinking > most and len(gaps) < _ENOUGH:
+                gaps += each.gaps
+                lost.append(each)
+        if not gaps:
+            return None
+        gaps.sort()
+        lost.sort(key=lambda each: each.seen_s)
+        left, thought_s = 0, sum(gaps)
+        for each in lost:
+            left += each.thinking
+            thought_s += each.seen_s * (each.thinking - len(each.gaps))
+        share, at = 1.0, 0
+        shares: list[float] = []
+        for gap in gaps:
+            while at < len(lost) and lost[at].seen_s < gap:
+                left -= lost[at].thinking - len(lost[at].gaps)
+                at += 1
+            share *= 1.0 - 1.0 / left
+            shares.append(share)
+            left -= 1
+        return Away(gaps, shares, len(gaps) / thought_s if thought_s > 0.0 else math.inf)
+
+
+def starts(away: Away, callers: int, seconds: Sequence[float], most: int) -> list[Start]:
+    """What comes of each wait that is worth a look; the first is of none at all.
+
+    `seconds`: what a batch takes, by items, up to `most`. Batches start at equal distances: one
+    batch's time, and the wait before it. Who is back before the next one starts joins it. So of all
+    callers, each batch has one part of as many as a caller meets starts from one of its own to the
+    next.
+    """
+    times, all_ = away.times, min(callers, most)
+    looks = times[:: max(1, len(times) // _LOOKS)]
+    half_s = seconds[max(1, all_ // 2)]
+    waits = {*looks, *[(at - half_s) / 2 for at in looks if at > half_s]}
+    waits.add(_all_back_s(away, callers))
+    return [_at(wait_s, away, callers, seconds, most) for wait_s in (0.0, *sorted(waits - {0.0}))]
+
+
+def together(away: Away, callers: int, seconds: Sequence[float], most: int) -> Start:
+    """All of them, always."""
+    all_ = min(callers, most)
+    return Start(float(all_), True, all_ / (seconds[all_] + _all_back_s(away, callers)))
+
+
+def best_of(found: Sequence[Start]) -> Start:
+    """Of those that are as good as the best the largest: who is left behind waits for two."""
+    best_rps = max([each.rate_rps for each in found])
+    return max([each for each in found if each.rate_rps * EQUAL >= best_rps])
+
+
+def _all_back_s(away: Away, callers: int) -> float:
+    times = away.times
+    return times[min(len(times) - 1, int(len(times) * (1.0 - _HALF / callers)))]
+
+
+def _at(wait_s: float, away: Away, callers: int, seconds: Sequence[float], most: int) -> Start:
+    """With this wait before each batch."""
+    items = float(min(callers, most))
+    missed = away.at(wait_s)
+    if missed * callers < _HALF:
+        missed = 0.0
+    for step in range(_STEPS):
+        cycle_s = _between(seconds, items) + wait_s
+        starts, still = 1.0 + missed, missed
+        for round_ in range(1, _ROUNDS):
+            still = away.at(wait_s + round_ * cycle_s)
+            if still * callers < _HALF:
                 break
-            share += count / later
-            if (1.0 - share) * missing <= _ALL:
-                return wait
-            joined_s += missing * count / later * (saved_s - (low + high) / 2 + since_s)
-            low = high
-            gain = joined_s - (items + (1.0 - share) * missing) * wait
-            if gain > best_gain and wait <= patient_s:
-                best_wait, best_gain = wait, gain
-        return best_wait
+            starts += still
+        else:
+            starts += still * away.at(cycle_s) / max(1.0 - away.at(cycle_s), 1.0 / callers)
+        found = min(float(most), callers / starts)
+        items = found if not step else (items + found) / 2
+    return Start(items, wait_s > 0.0, items / (_between(seconds, items) + wait_s))
 
 
-def _bin(gap_s: float) -> int:
-    """Two bins an octave, by the float's own exponent."""
-    if gap_s <= 0.0:
-        return 0
-    mantissa, exponent = math.frexp(gap_s)
-    i = 2 * (exponent - _SHORTEST) + (1 if mantissa > _HALF else 0)
-    return 0 if i < 0 else i if i < _BINS else _BINS
+def _between(seconds: Sequence[float], items: float) -> float:
+    low = max(1, int(items))
+    if low + 1 >= len(seconds) or items <= low:
+        return seconds[low]
+    return seconds[low] + (seconds[low + 1] - seconds[low]) * (items - low)

@@ -12,11 +12,10 @@ from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.buckets import Buckets
 from headway.core.batching.composing import MOST_DROPPED, Composer, Composition, needs_shelves
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, rule_for
+from headway.core.batching.gathering import Gathering
 from headway.core.batching.planning import shelf_of
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
-from headway.core.batching.sizing import Sizing
-from headway.core.batching.stagger import Stagger
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
@@ -35,6 +34,7 @@ from headway.core.items import (
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.admission import Admission
 from headway.core.queueing.queue import FairLane, Lane, PlainLane, Queue
+from headway.core.queueing.running import Running
 from headway.errors import HeadwayError, InvalidInput
 
 _NOTHING_TO_DO = Wait(math.inf)
@@ -49,19 +49,20 @@ class Scheduler:
         self.costs = _costs_for(policy, table)
         self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
-        self._stagger = Stagger(self.costs, policy.max_batch_size)
-        self._arrivals = Arrivals(policy.workers, self._learn_arrivals)
-        sizing = Sizing(policy, self.costs, self._arrivals)
-        self._rehearsal = Rehearsal(policy, self.costs, sizing)
+        self._running = Running(policy.workers)
+        self._rehearsal = Rehearsal(policy, self.costs, self._running)
+        self._arrivals = Arrivals(policy.workers, self._rehearsal.arrived)
+        gathering = Gathering(self.costs, self._arrivals, self._running, policy.max_batch_size)
         self._batch_size = BatchSize(
             policy,
             self.costs,
             arrivals=self._arrivals,
-            sizing=sizing,
+            gathering=gathering,
             rehearsal=self._rehearsal,
             fitting=self._fitting,
+            running=self._running,
         )
-        self._admission = Admission(policy, self.costs, self._queue)
+        self._admission = Admission(policy, self.costs, self._queue, self._running)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
         # Does a batch run at other figures than its rows and its largest size?
@@ -70,51 +71,44 @@ class Scheduler:
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._suspects = Suspects()
-        self._running: dict[int, Batch] = {}
-        self._pool = Pool(policy.workers, self._running, self.costs)
-        self._auto = AutoRule(
+        self._pool = Pool(self._running, self.costs)
+        auto = AutoRule(
             policy,
             self.costs,
             arrivals=self._arrivals,
-            stagger=self._stagger,
+            gathering=gathering,
             rehearsal=self._rehearsal,
             batch_size=self._batch_size,
-            sizing=sizing,
             pool=self._pool,
+            running=self._running,
         )
-        self._rule = rule_for(policy, self.costs, self._auto)
-        self._running_items = 0
-        self._workers = policy.workers
+        self._rule = rule_for(policy, self.costs, auto)
         self._refused: list[Refusal] = []
         self._idle_since: float | None = None
         self._batches = 0
         self._draining = False
         self._max_queue = policy.max_queue
-        self._learns = self._rule is self._auto  # the others wait as they are told
+        self._learns = self._rule is auto  # the others wait as they are told
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._may_shed = policy.slo_s is not None and policy.firing is Firing.AUTO
 
     # ---- what happens
 
-    def submit(self, item: Item, *, request_rows: int | None = None) -> None:
-        """Queue an item, or raise why not.
-
-        Of a request split into parts submit them all in one go, the first with `request_rows`, so
-        that it is admitted or refused as one.
-        """
+    def submit(self, item: Item) -> None:
+        """Queue an item, or raise why not."""
         queue = self._queue
         # Like all waiting items: nothing to check or to weigh.
         if queue.rows >= self._max_queue or not queue.push_alike(item):
-            self._submit_carefully(item, request_rows)
+            self._submit_carefully(item)
         if self._learns:
-            self._arrivals.arrived(item.arrived_at, queue.items + self._running_items)
+            self._arrivals.arrived(item.arrived_at, queue.items + self._running.items)
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
         """Queue several items that differ only in id and time; returns the refused, and why."""
         if len(items) == 1:
             return self._try_submit(items[0])
         queue = self._queue
-        here = queue.items + self._running_items
+        here = queue.items + self._running.items
         if queue.rows + len(items) <= self._max_queue and queue.push_many_alike(items):
             if self._learns:
                 self._arrivals.arrived_together([item.arrived_at for item in items], here)
@@ -132,14 +126,12 @@ class Scheduler:
             return [(item, error)]
         return []
 
-    def _submit_carefully(self, item: Item, request_rows: int | None) -> None:
+    def _submit_carefully(self, item: Item) -> None:
         if item.rows < 1 or item.deadline != item.deadline:
             raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
-        if item.request is None or request_rows is not None:
-            rows = request_rows or item.rows
-            full = self._queue.rows + rows > self._max_queue
-            if full or self._may_shed or item.deadline != math.inf:
-                self._refused += self._admission.admit(item, rows, self.cap_rows)
+        full = self._queue.rows + item.rows > self._max_queue
+        if full or self._may_shed or item.deadline != math.inf:
+            self._refused += self._admission.admit(item, item.rows, self.cap_rows)
         if item.size and self._buckets is not None:
             item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))
@@ -161,19 +153,13 @@ class Scheduler:
         if self._suspects.cases:
             self._clear(batch)
         if self._learns:
-            self._arrivals.completed(now, now - batch.fired_at)
-            if self._workers == 1:
-                self._stagger.answered(now, len(batch.items))
-
-    def _learn_arrivals(self, times: Sequence[float]) -> None:
-        self._rehearsal.arrived(times)
-        self._stagger.arrived(times)
+            self._arrivals.completed(now, self._queue.items + self._running.items)
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
-        if self._workers > 1:
+        if self._running.workers > 1:
             if self._pool.observe(batch, ran_s):
                 self._rehearsal.start_over()
-            self._rehearsal.speeds = self._pool.speeds
+            self._running.speeds = self._pool.speeds
             ran_s /= self._pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
@@ -210,23 +196,14 @@ class Scheduler:
             self._fitting.failed(misfit)
 
     def _leave_worker(self, batch: Batch) -> None:
-        assert batch.id in self._running, f"batch {batch.id} is not running"
-        del self._running[batch.id]
+        self._running.leave(batch)
         self._admission.left(batch)
-        self._running_items -= len(batch.items)
-        self._auto.running_batches -= 1
-        self._auto.running_items = self._running_items
 
     def set_workers(self, workers: int | Sequence[int]) -> None:
         """So many there are now, or these, by number. With none, everything waits; the queue stays
         bounded."""
-        numbers = range(workers) if isinstance(workers, int) else workers
-        self._pool.set(numbers)
-        self._workers = len(numbers)
-        count = max(1, len(numbers))
-        self._arrivals.workers = count
-        self._rehearsal.speeds = (1.0,) * count
-        self._admission.workers = self._auto.workers = self._batch_size.workers = count
+        self._running.set_workers(range(workers) if isinstance(workers, int) else workers)
+        self._arrivals.workers = self._running.workers
         self._admission.reconsider()
 
     def drain(self) -> None:
@@ -259,7 +236,7 @@ class Scheduler:
             action = self._retry(now)
             if action is not None:
                 return action
-        if not queue.items or len(self._running) >= self._workers:
+        if not queue.items or self._running.free <= 0:
             return self._nothing_to_start(now)
         if self._idle_since is None:
             self._idle_since = now
@@ -281,7 +258,7 @@ class Scheduler:
         if suspects.next_deadline() <= now:
             return self._refuse(now)
         first = suspects.first()
-        if first is None or len(self._running) >= self._workers:
+        if first is None or self._running.free <= 0:
             return None
         lane = self._queue.lead(now, aged_turn=False)
         is_aged = now - first.arrived_at > self.policy.ageing_s
@@ -303,7 +280,7 @@ class Scheduler:
 
     def _fire(self, fire: Fire, now: float) -> Action:
         lane, reason = fire.lane, fire.reason
-        cap_rows = self._batch_size.rows_now(lane, len(self._running))
+        cap_rows = self._batch_size.rows_now(lane)
         if isinstance(lane, PlainLane):
             if cap_rows < lane.rows:
                 reason = self._batch_size.why_cut(cap_rows)
@@ -340,7 +317,7 @@ class Scheduler:
         assert self._idle_since is not None
         predicted_s = self.costs.predict(padded_rows, size)
         worker = self._pool.next_worker()
-        if predicted_s is not None and self._workers > 1:
+        if predicted_s is not None and self._running.workers > 1:
             predicted_s *= self._pool.times(worker)
         batch = new_batch(
             (
@@ -359,11 +336,8 @@ class Scheduler:
                 worker,
             )
         )
-        self._running[batch.id] = batch
+        self._running.start(batch)
         self._admission.started(batch)
-        self._running_items += len(items)
-        self._auto.running_items = self._running_items
-        self._auto.running_batches += 1
         self._idle_since = None
         return Run(batch)
 
@@ -432,11 +406,11 @@ class Scheduler:
 
     @property
     def running_batches(self) -> int:
-        return len(self._running)
+        return len(self._running.batches)
 
     @property
     def is_idle(self) -> bool:
-        return not (self._running or self._queue or self._suspects.cases or self._refused)
+        return not (self._running.batches or self._queue or self._suspects.cases or self._refused)
 
 
 def _costs_for(policy: Policy, table: CostTable | None) -> Costs:

@@ -39,20 +39,13 @@ _ALL_OFF = 0.1  # where that is more than this and their spread, the size is not
 _MOST_CHANGE = 0.02  # of what was probed, by one observation
 _OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
 _ERRORS_KEPT = 256
-_LONG = 2048  # batches that the variance is known from: one in fifty that is slow makes most of it
-_SETTLING = 32  # the first batches do not count for it: first calls are slow
 _STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
 # Where nothing was probed but items differ.
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))
 _MOST_CELLS = 256  # row counts with a cell of their own
-_UNSEEN = 512  # batches after which a size that was not run may be tried again
-_TRIAL = 3  # batches of one trial …
-_TRIAL_RATE = 0.5  # … each of which counts as much as all before
 _TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
-_TRIAL_TIMES = 4.0  # of the best size's time: longer trials are rarer still
-_TRIAL_ROWS = 1.5  # of the best size: closer ones are not worth a trial
 
 
 class _Cell:
@@ -67,17 +60,20 @@ class _Cell:
         self.seen_at = seen_at  # by the number of batches observed
         self.last_s = 0.0  # what the last batch took; 0: none was seen
 
-    def refine(self, seconds: float, *, is_trial: bool = False) -> None:
+    def refine(self, seconds: float) -> None:
         self.samples += 1
         if self.samples <= 2:  # a first call pays for what is loaded lazily; the faster one is true
             self.seconds = min(self.seconds, seconds)
             return
-        rate = _TRIAL_RATE if is_trial else max(1 / self.samples, _REFINE_RATE)
-        change_s = (seconds - self.seconds) * rate
-        if self.was_probed and not is_trial:
+        change_s = (seconds - self.seconds) * max(1 / self.samples, _REFINE_RATE)
+        if self.was_probed:
             most_s = _MOST_CHANGE * self.seconds
             change_s = min(max(change_s, -most_s), most_s)
         self.seconds += change_s
+
+    def try_again(self, seconds: float) -> None:
+        """Too slow may be an accident. Too fast is not, and what a trial looks for."""
+        self.seconds = min(seconds, (self.seconds + seconds) / 2)
 
 
 class Costs:
@@ -102,8 +98,6 @@ class Costs:
         self._ordered_errors: list[float] = []
         self._strays: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._observed = 0
-        self._errors_counted = 0
-        self._mean_error = self._mean_square = 0.0  # of the last `_LONG` batches, about
         self.version = 0  # of what is derived from the cells: anew whenever they are looked at
         self.edition = 0  # likewise, of what may be a little older: plans, choices
         self._errors_at: dict[float, float] = {}  # by percentile
@@ -113,9 +107,9 @@ class Costs:
         self._curve_by_size: dict[int, list[float | None]] = {}
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
+        self._peaks: dict[int, list[int]] = {}
         self._trial: tuple[int, int] | None = None  # the cell that is tried again, if one is
-        self._trial_left = 0
-        self._trials_failed = 0  # in a row
+        self._trials_failed = 0  # in a row: the next one waits longer
         self._ran_s = 0.0  # since the last one
         self._curves: dict[int, tuple[list[float], list[int]]] = {}
         if table:
@@ -173,19 +167,6 @@ class Costs:
         """What batches took lately, to what was predicted, on average: stragglers count."""
         return 1.0 + sum(self._errors) / len(self._errors) if self._errors else 1.0
 
-    def ratios(self) -> list[float]:
-        """What batches took lately, to the mean of them all: ascending."""
-        mean = self.mean_ratio()
-        return [(1.0 + error) / mean for error in sorted(self._errors)]
-
-    @property
-    def variation(self) -> float:
-        """The squared coefficient of variation of what like batches take: stragglers count."""
-        if self._errors_counted < _STRAYS_KNOWN:
-            return 0.0
-        mean = 1.0 + self._mean_error
-        return max(0.0, self._mean_square - self._mean_error * self._mean_error) / (mean * mean)
-
     @property
     def spread(self) -> float:
         """How far apart the times of like batches are: 0.1 is 10 %. Stragglers do not count."""
@@ -206,8 +187,8 @@ class Costs:
     def best_rows(self, size: int = 0) -> int:
         """The batch size with the most rows per second; larger ones do not pay.
 
-        A larger one that has not been seen for long is named instead, for a few batches: a table
-        that was measured on a busy machine must not stay wrong for ever.
+        A larger one that has not been seen for long is named instead, for one batch: a table that
+        was measured on a busy machine must not stay wrong for ever.
         """
         if size:
             size = size_class(size)
@@ -216,24 +197,43 @@ class Costs:
             best = self._best[size] = self._find_best(size)
         return best
 
-    @property
-    def has_trial(self) -> bool:
-        """Is a size to be run although it looks bad?"""
-        return self._trial is not None
+    def paying_rows(self, waiting: int, size: int = 0) -> int:
+        """How many of so many waiting rows share a batch: as many as pay.
 
-    def is_trial(self, rows: int, size: int = 0) -> bool:
-        """Is this size to be run although it looks bad, because it was not run for long?"""
-        return (rows, self._size_index(size)) == self._trial
+        Not with a begun tile that makes it serve clearly fewer rows a second; and only half of
+        them, if as many are served a second then: the first are answered sooner.
+        """
+        most = min(waiting, self.best_rows(size))
+        by_rows = self._by_rows(size)
+        all_s = by_rows[most]
+        if all_s is None or self._trial is not None:
+            return most
+        peaks = self._peaks_at(size_class(size))
+        at = bisect.bisect_right(peaks, most)
+        full = peaks[at - 1] if at else most
+        if most * (by_rows[full] or 0.0) < full * all_s * (1 - WORTH_IT):
+            return full
+        part = most
+        while part > 1:
+            half = -(-part // 2)
+            half_s = by_rows[half]
+            if half_s is None or half * all_s < most * half_s * (1 - WORTH_IT):
+                break
+            part = half
+        return part
 
-    def peaks(self, size: int = 0) -> list[int]:
+    def _peaks_at(self, size: int) -> list[int]:
         """Sizes that a row more would make clearly worse: full tiles, and the best size. (A table
         may know larger batches than are made now.)"""
-        points = self._points(size)
-        return [
-            rows
-            for (rows, seconds), (more, more_s) in itertools.pairwise(points)
-            if rows <= self._max_rows and more / more_s < (1 - WORTH_IT) * rows / seconds
-        ]
+        peaks = self._peaks.get(size)
+        if peaks is None:
+            points = self._points(size)
+            peaks = self._peaks[size] = [
+                rows
+                for (rows, seconds), (more, more_s) in itertools.pairwise(points)
+                if rows <= self._max_rows and more / more_s < (1 - WORTH_IT) * rows / seconds
+            ]
+        return peaks
 
     def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
         """See `sizes.planning_curve`. None: unknown."""
@@ -262,29 +262,21 @@ class Costs:
         if predicted is not None:
             ratio = seconds / predicted
             self._errors.append(ratio - 1.0)
-            self._count_error(ratio - 1.0)
-            # Too slow may be an accident. Too fast is not, and what a trial looks for.
             ratio = min(ratio if is_trial else max(ratio, 1 / _OUTLIER), _OUTLIER)
             seconds = ratio * predicted
-            if not is_trial:
-                # A machine that slows down is slow at every size; if only the size in use were
-                # corrected, others would look better than they are, and be avoided or sought.
-                self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
-        if is_trial or not self._are_all_off(at, j):
+        if is_trial:
+            self._end_trial(at, j, seconds)
+        elif predicted is not None:
+            # A machine that slows down is slow at every size; if only the size in use were
+            # corrected, others would look better than they are, and be avoided or sought.
+            self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
+        if not is_trial and not self._are_all_off(at, j):
             self._refine(at, j, rows, size, seconds, predicted)
         if not is_trial:
             self._lately += _LATELY_RATE * (ratio - self._lately)
         self._ran_s += seconds
-        is_news = self._cells[at, j].samples == TRUSTED_SAMPLES
-        self._note_observed(is_news=(is_trial and self._end_trial(size)) or is_news)
-
-    def _count_error(self, error: float) -> None:
-        if self._observed < _SETTLING:
-            return
-        self._errors_counted = min(self._errors_counted + 1, _LONG)
-        part = 1.0 / self._errors_counted
-        self._mean_error += part * (error - self._mean_error)
-        self._mean_square += part * (error * error - self._mean_square)
+        is_news = is_trial or self._cells[at, j].samples == TRUSTED_SAMPLES
+        self._note_observed(is_news=is_news)
 
     def _are_all_off(self, at: int, j: int) -> bool:
         """Has the whole model become slower or faster since this size was probed (another worker
@@ -313,21 +305,15 @@ class Costs:
         if cell.last_s:
             self._strays.append(abs(at_cell / cell.last_s - 1.0))
         cell.last_s = at_cell
-        cell.refine(at_cell, is_trial=(at, j) == self._trial)
+        cell.refine(at_cell)
         cell.seen_at = self._observed
 
-    def _end_trial(self, size: int) -> bool:
-        """One batch of the trial is over. True: it was the last."""
-        assert self._trial is not None
-        self._trial_left -= 1
-        if self._trial_left:
-            return False
-        tried, self._trial = self._trial[0], None
-        self._forget_derived()
-        # A trial that found nothing makes the next one wait longer.
-        self._trials_failed = 0 if self._find_best(size) >= tried else self._trials_failed + 1
-        self._ran_s = 0.0
-        return True
+    def _end_trial(self, at: int, j: int, seconds: float) -> None:
+        cell = self._cells[at, j]
+        self._trials_failed = 0 if seconds < cell.seconds * self._scale else self._trials_failed + 1
+        cell.try_again(seconds / self._scale)
+        cell.seen_at = self._observed
+        self._trial, self._ran_s = None, 0.0
 
     def _note_observed(self, *, is_news: bool) -> None:
         self._observed += 1
@@ -350,6 +336,7 @@ class Costs:
         self._curve_by_size.clear()
         self._points_by_size.clear()
         self._best.clear()
+        self._peaks.clear()
         self._forget_errors()
 
     # ---- reading the grid
@@ -445,24 +432,26 @@ class Costs:
         return self._to_try_again(points, best_rows, size) or best_rows
 
     def _to_try_again(self, points: Points, best_rows: int, size: int) -> int | None:
-        """The next larger size that was not timed for long, if it may be tried now."""
+        """The larger size that was not timed for longest, if it may be tried now."""
         j = self._size_index(size)
         if self._trial is not None:
             return self._trial[0] if self._trial[1] == j and self._trial[0] > best_rows else None
         best_s = next(seconds for rows, seconds in points if rows == best_rows)
-        for rows, seconds in points:
-            cell = self._cells.get((rows, j))
-            if rows < _TRIAL_ROWS * best_rows or cell is None:
-                continue
-            if self._observed - cell.seen_at < _UNSEEN:
-                return None
-            lost_s = _TRIAL * (seconds - rows * best_s / best_rows) * 2**self._trials_failed
-            lost_s *= max(1.0, seconds / (_TRIAL_TIMES * best_s))
-            if self._ran_s * _TRIAL_SHARE < lost_s * self._scale:
-                return None
-            self._trial, self._trial_left = (rows, j), _TRIAL
-            return rows
-        return None
+        larger = [
+            (self._cells[rows, j].seen_at, rows, seconds)
+            for rows, seconds in points
+            if rows > best_rows and (rows, j) in self._cells
+        ]
+        if not larger:
+            return None
+        seen_at, rows, seconds = min(larger)
+        if self._observed - seen_at < _REDRAW_EVERY:
+            return None
+        lost_s = (seconds - rows * best_s / best_rows) * self._scale
+        if lost_s * 2**self._trials_failed > _TRIAL_SHARE * self._ran_s:
+            return None
+        self._trial = rows, j
+        return rows
 
 
 def _is_trusted(cell: _Cell) -> bool:

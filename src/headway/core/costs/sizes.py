@@ -10,8 +10,6 @@ from typing import Final
 
 WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 _BATCH_SHARE = 1 / 3  # of what a batch takes whatever is in it counts in a plan
-_KNOWN_WITHIN = 0.03
-_LEAST_POINTS = 3  # through two, a line says nothing new
 
 Points = list[tuple[int, float]]
 
@@ -59,10 +57,10 @@ def steadied(points: Points, weights: Sequence[float], spread: float) -> Points:
     through all of them: of many noisy sizes, the best would be the luckiest.
 
     Each point counts for as many batches as it was seen, the line for as many as it takes to know
-    a mean of that spread to within `_KNOWN_WITHIN`.
+    a mean of that spread to within `WORTH_IT`.
     """
-    enough = (spread / _KNOWN_WITHIN) ** 2
-    if enough < 1.0 or len(points) < _LEAST_POINTS:
+    enough = (spread / WORTH_IT) ** 2
+    if enough < 1.0 or len(points) <= 2:  # through two, a line says nothing new
         return points
     # Least squares of relative errors: a batch that takes twice as long varies twice as much.
     w = [weight / seconds**2 for (_, seconds), weight in zip(points, weights, strict=True)]

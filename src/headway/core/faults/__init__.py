@@ -1,1 +1,1 @@
-"""What follows when a batch fails, a worker dies, or memory runs out."""
+"""Decisions after a batch fails, a worker dies, or memory runs out."""

@@ -68,7 +68,7 @@ class Fitting:
             limit.rows = self._more(limit.rows)
 
     def _in_force(self, size: int) -> _Limit | None:
-        """What does not fit at one size fits at no larger one either."""
+        """Rows that do not fit at one size do not fit at larger ones either."""
         bucket = size.bit_length()
         limits = (limit for at, limit in self.limits.items() if at <= bucket)
         return min(limits, key=lambda limit: limit.rows, default=None)

@@ -8,51 +8,29 @@ MOST = 1024  # the longest known are forgotten first
 
 
 class PoisonMemory:
-    """False while it knows of none: then no digest needs to be computed.
-
-    A *sketch* is a digest of samples of the content: cheap, and enough to clear almost every item.
-    """
+    """False while it knows of none: then no digest needs to be computed."""
 
     def __init__(self, keep_s: float = KEEP_S, most: int = MOST) -> None:
         self._keep_s = keep_s
         self._most = most
-        self._known: dict[bytes, tuple[bytes, float]] = {}  # by digest: sketch, forgotten at
-        self._sketches: dict[bytes, int] = {}  # how many digests have it
+        self._forget_at: dict[bytes, float] = {}  # by digest, in the order of these times
 
     def __bool__(self) -> bool:
-        return bool(self._known)
+        return bool(self._forget_at)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._forget_at)
 
-    def remember(self, sketch: bytes, digest: bytes, now: float) -> None:
-        self._forget(digest)
-        if len(self._known) >= self._most:
-            self._forget(next(iter(self._known)))
-        self._known[digest] = (sketch, now + self._keep_s)
-        self._sketches[sketch] = self._sketches.get(sketch, 0) + 1
-
-    def is_suspicious(self, sketch: bytes, now: float) -> bool:
-        """Is the digest worth computing?"""
-        self._forget_old(now)
-        return sketch in self._sketches
+    def remember(self, digest: bytes, now: float) -> None:
+        self._forget_at.pop(digest, None)
+        if len(self._forget_at) >= self._most:
+            del self._forget_at[next(iter(self._forget_at))]
+        self._forget_at[digest] = now + self._keep_s
 
     def is_known(self, digest: bytes, now: float) -> bool:
-        self._forget_old(now)
-        return digest in self._known
-
-    def _forget_old(self, now: float) -> None:
-        while self._known:  # in the order in which they are forgotten
-            digest, (_, until) = next(iter(self._known.items()))
-            if until > now:
-                return
-            self._forget(digest)
-
-    def _forget(self, digest: bytes) -> None:
-        known = self._known.pop(digest, None)
-        if known is None:
-            return
-        sketch, _ = known
-        self._sketches[sketch] -= 1
-        if not self._sketches[sketch]:
-            del self._sketches[sketch]
+        while self._forget_at:
+            oldest, forget_at = next(iter(self._forget_at.items()))
+            if forget_at > now:
+                return digest in self._forget_at
+            del self._forget_at[oldest]
+        return False

@@ -1,9 +1,9 @@
 """One worker's life: when to start it again after it was lost, and when to give up.
 
-Pure: what happens comes in with its time, `next_action` says what to do. A worker that was lost
+Pure: what happens comes in with its time, `next_action` decides what to do. A worker that was lost
 while it served starts again at once, a number of times: the item that makes it crash is found by
 running batches again, and that takes workers. A worker that cannot even start waits longer each
-time. As soon as a batch is answered, or a while has passed without a loss, the count starts anew.
+time. As soon as a batch is answered, or a while has passed without a loss, the count starts again.
 """
 
 import math
@@ -30,10 +30,10 @@ class RestartPolicy:
     patience: int = 12  # restarts at once, of a worker that was ready
     first_wait_s: float = 0.25  # doubles each time
     longest_wait_s: float = 30.0
-    stable_s: float = 60.0  # ready for so long: what was before no longer counts
+    stable_s: float = 60.0  # ready for this long: earlier failures no longer count
 
     def wait_s(self, failures: int, *, was_ready: bool) -> float:
-        """Before it is started again, after so many failures in a row."""
+        """The pause before a restart, after this many failures in a row."""
         beyond = failures - (self.patience if was_ready else 1)
         if beyond <= 0:
             return 0.0
@@ -41,11 +41,11 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartWorker:
     """Start it now; then say `ready` or `ended`."""
 
 
-WorkerAction: TypeAlias = Start | Wait
+WorkerAction: TypeAlias = StartWorker | Wait
 
 
 class Supervision:
@@ -69,7 +69,7 @@ class Supervision:
         self.state = WorkerState.STARTING
         self.restarts += self._has_started
         self._has_started = True
-        return Start()
+        return StartWorker()
 
     def ready(self, now: float) -> None:
         assert self.state is WorkerState.STARTING, f"a worker that is {self.state} became ready"

@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from headway.core.faults.fitting import Misfit
-from headway.core.items import Batch, Item, units_of
+from headway.core.items import Batch, Item
 
 LOSSES_ALONE = 2  # before an item is blamed: once may have been a coincidence
-LOSSES_OF_MEMORY = 8  # likewise, out of memory: others may have left it too little
-SMALL = 8  # fewer requests than this wait for the end of the search, and then run together
+LOSSES_OF_MEMORY = (
+    8  # before an item that runs out of memory is blamed: others may have used the memory
+)
+SMALL = 8  # fewer items than this wait for the end of the search, and then run together
 
-Unit: TypeAlias = tuple[Item, ...]  # what runs, and is blamed, as one: a request's items
-Group: TypeAlias = list[Unit]
+Group: TypeAlias = list[Item]
 
 
 class Verdict(NamedTuple):
-    """Who will not run any more."""
+    """Items that will not run any more."""
 
     blamed: list[Item]
     given_up: list[Item]  # not cleared, and enough workers were lost
@@ -51,7 +52,7 @@ class Suspects:
     def lost(
         self, batch: Batch, wanted: Sequence[Item], *, max_losses: int, out_of_memory: bool
     ) -> Verdict:
-        """A batch's worker was lost. `wanted`: those of it whose callers still wait."""
+        """A batch's worker was lost. `wanted`: its items with waiting callers."""
         case = self._running.pop(batch.id, None)
         if case is None:
             case = _Case(batch, max_losses)
@@ -94,7 +95,7 @@ class Suspects:
     # ---- which item is next
 
     def first(self) -> Item | None:
-        """Of the items that may run now, the one whose place is before all others'."""
+        """The first, in the order of the queue, of the items that may run now."""
         cases = [case for case in self.cases if not case.is_running]
         return min((item for case in cases for item in case.items()), key=_place, default=None)
 
@@ -102,9 +103,8 @@ class Suspects:
         return min((item.deadline for item in self.items()), default=math.inf)
 
     def take(self, first: Item) -> list[Item]:
-        """The next to run of that one's case, which must be told `started`."""
-        group = self._waiting[first.id].next_group()
-        return [item for unit in group for item in unit]
+        """The items to run next of this item's case. Call `started` with their batch."""
+        return list(self._waiting[first.id].next_group())
 
     def started(self, batch: Batch) -> None:
         case = self._waiting[batch.items[0].id]
@@ -114,33 +114,31 @@ class Suspects:
 
 
 class _Case:
-    """One lost batch. Its groups run one at a time: each outcome says what to try next."""
+    """One lost batch. Its groups run one at a time: each outcome decides what to try next."""
 
     def __init__(self, batch: Batch, max_losses: int) -> None:
         self.is_running = True
         self.misfit: Misfit | None = None
         self._is_new = True
         self._losses_left = max_losses
-        self._running: Group = [
-            tuple(batch.items[index] for index in unit) for unit in units_of(batch.items)
-        ]
+        self._running: Group = list(batch.items)
         self._rest: Group = []  # if the running group is cleared, the cause is among these
         self._guilty: list[Group] = []  # the cause is among each of them, if there is one
-        self._aside: list[Group] = []  # nothing speaks against these but their company
-        self._most = len(self._running)  # units in a group
-        self._losses_alone: dict[int, int] = {}  # by a unit's first item
+        self._aside: list[Group] = []  # suspected only because they shared the batch
+        self._most = len(self._running)  # items in a group
+        self._losses_alone: dict[int, int] = {}  # by item
 
     @property
     def is_closed(self) -> bool:
         return not self.is_running and not self._guilty and not self._aside
 
     def items(self) -> Iterator[Item]:
-        """Those who wait."""
+        """The waiting items."""
         groups = (*self._guilty, *self._aside, self._rest)
-        return (item for group in groups for unit in group for item in unit)
+        return (item for group in groups for item in group)
 
     def keep(self, wanted: Callable[[Item], bool]) -> None:
-        """The others are gone."""
+        """Forget all other items: their callers have left."""
         self._guilty = [kept for group in self._guilty if (kept := _kept(group, wanted))]
         self._aside = [kept for group in self._aside if (kept := _kept(group, wanted))]
         self._rest = _kept(self._rest, wanted)
@@ -150,7 +148,7 @@ class _Case:
     def next_group(self) -> Group:
         self.is_running = True
         large = next((group for group in self._aside if len(group) >= SMALL), None)
-        if large is not None:  # innocents first: they have waited because of another item
+        if large is not None:  # probably innocent items first: they wait because of another item
             self._aside.remove(large)
             self._running = self._cut(large)
         elif self._guilty:
@@ -158,7 +156,7 @@ class _Case:
             half = max(1, len(group) // 2)
             self._running, self._rest = group[:half], group[half:]
         else:
-            together = [unit for group in self._aside for unit in group]
+            together = [item for group in self._aside for item in group]
             self._aside = []
             self._running = self._cut(together)
         return self._running
@@ -200,23 +198,22 @@ class _Case:
         return Verdict([], [])
 
     def _lost_alone(self, group: Group, *, out_of_memory: bool) -> list[Item]:
-        unit = group[0]
-        losses = self._losses_alone[unit[0].id] = self._losses_alone.get(unit[0].id, 0) + 1
+        [item] = group
+        losses = self._losses_alone[item.id] = self._losses_alone.get(item.id, 0) + 1
         if losses < (LOSSES_OF_MEMORY if out_of_memory else LOSSES_ALONE):
             self._guilty.append(group)
             return []
         self.misfit = None  # it was this one, not the number of them
-        return list(unit)
+        return [item]
 
     def _give_up(self, left: Group) -> list[Item]:
-        items = [*(item for unit in left for item in unit), *self.items()]
+        items = [*left, *self.items()]
         self._guilty, self._aside = [], []
         return items
 
 
 def _kept(group: Group, wanted: Callable[[Item], bool]) -> Group:
-    kept = (tuple(item for item in unit if wanted(item)) for unit in group)
-    return [unit for unit in kept if unit]
+    return [item for item in group if wanted(item)]
 
 
 def _place(item: Item) -> tuple[int, float, int]:

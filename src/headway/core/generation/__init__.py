@@ -1,1 +1,1 @@
-"""Token-level batching: who computes which tokens in the next step, in which blocks."""
+"""Token-level batching: the tokens that the next step computes, and their blocks."""

@@ -1,4 +1,4 @@
-"""Which adapters lie in the engine's slots, and which one gives way to another.
+"""The adapters in the engine's slots, and which one gives way to another.
 
 Every running sequence holds its adapter's slot. An adapter that no sequence holds stays there until
 another one needs the slot: then the one that was idle longest goes. When all slots are held,
@@ -65,7 +65,7 @@ class AdapterSlots:
             self.forget(adapter)
 
     def forget(self, adapter: str) -> None:
-        """It was unloaded: its slot is free as soon as no sequence holds it."""
+        """The adapter was unloaded: its slot is free once no sequence holds it."""
         self._victims.pop(adapter, None)
         if adapter in self._users:
             self._gone.add(adapter)
@@ -93,12 +93,12 @@ class AdapterSlots:
                 self._victims[adapter] = victim
 
     def placed(self) -> tuple[Placed, ...]:
-        """What was placed since the last step."""
+        """The adapters placed since the last step."""
         placed, self._placed = tuple(self._placed), []
         return placed
 
     def lose(self) -> None:
-        """The engine was lost. No sequence runs; those that come back place their adapters anew."""
+        """The engine was lost. No sequence runs; those that return place their adapters again."""
         assert not self._users, "sequences still hold adapters"
         self._placed.clear()
         for adapter in list(self._slots):

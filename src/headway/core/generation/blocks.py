@@ -31,7 +31,7 @@ class Blocks:
         return self._references[block]
 
     def take(self, count: int) -> list[int]:
-        """So many free blocks, their content lost, each referred to once."""
+        """Take this many free blocks, each with one reference; their content is lost."""
         assert count <= self.free, f"{count} blocks asked for, {self.free} are free"
         taken = []
         for _ in range(count):
@@ -46,7 +46,7 @@ class Blocks:
         return taken
 
     def share(self, blocks: Iterable[int]) -> None:
-        """One more sequence refers to each of them."""
+        """Add a reference to each block."""
         for block in blocks:
             if not self._references[block]:
                 del self._idle[block]
@@ -58,7 +58,7 @@ class Blocks:
         self._kept[block] = 1
 
     def release(self, blocks: list[int]) -> None:
-        """One sequence less refers to each. Last first: a prefix outlives what follows it."""
+        """Drop a reference to each block. Last first: a prefix outlives its continuation."""
         for block in reversed(blocks):
             self._references[block] -= 1
             if self._references[block] == 0:

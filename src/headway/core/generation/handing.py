@@ -17,7 +17,7 @@ class HandOver:
         self._host_s = 0.002
 
     def took(self, seconds: float) -> None:
-        """So long the host was busy with a step: to decide it, and to hand it over."""
+        """How long the host needed to decide a step and hand it over."""
         seconds = min(seconds, 4 * self._host_s)
         self._host_s += (seconds - self._host_s) * _SMOOTH
 

@@ -1,4 +1,4 @@
-"""The levers of token-level batching, checked once."""
+"""The limits of token-level batching, checked once."""
 
 import math
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ class Limits:
     max_queue: int = 4096  # sequences waiting
     adapter_slots: int = 8  # adapters in one step; 0: the engine knows none
     chunking: bool = True  # False: a prompt is computed in one step
-    max_stretch: float = 1.65  # a prompt's chunk makes a step of decodes at most so much longer,
+    max_stretch: float = 1.65  # a chunk makes a step of decodes at most this many times longer,
     late_stretch: float = math.inf  # and this much where the prompt is late
     late_after: float = 3.2  # times as long as it would take alone
     burst_stretch: float = math.inf  # but for prompts of a tenant's burst beside other tenants
     has_rests: bool = False  # after a chunk a step of decodes alone, unless a prompt is late
-    tile: int = 1  # tokens are computed in so many: a part of a tile costs a whole one
+    tile: int = 1  # tokens of a tile: a part of a tile costs as much as a whole one
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
     ageing_s: float = 1.0  # waited longer: a share of the admissions is yours, whatever your class
 

@@ -3,7 +3,7 @@
 A chunk makes a step at most `max_stretch` times as long, as long as prompts get done in reasonable
 time: a few times what each would take by itself. A prompt that is later than that may stretch steps
 in proportion, so that under load prompts and decodes slow down together; where `late_stretch` ends
-that, prompts wait instead. Prompts that outnumber the decodes may stretch steps likewise. Decodes
+that, prompts wait instead. So may prompts that outnumber the decodes. Decodes
 and a chunk together fill whole tiles of the device.
 
 The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
@@ -19,7 +19,7 @@ _STEEPEST = 2.0  # times the time a token of a smaller step
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
-class Pace:
+class ChunkPace:
     def __init__(
         self,
         max_stretch: float,
@@ -36,7 +36,8 @@ class Pace:
         self._last_decode_s = 0.0
 
     def expected_s(self, tokens: int, *, has_prompts: bool) -> float:
-        """Of a step; rather too little than too much. One of decodes is like the last one."""
+        """The expected time of a step, rather too short than too long. A step of decodes takes as
+        long as the last one."""
         if not self._points:
             return 0.0
         seconds = self._seconds(tokens)
@@ -47,7 +48,7 @@ class Pace:
             self._last_decode_s = seconds
         kind = (tokens - 1).bit_length()
         known = self._means.get(kind)
-        if known is None or known[1] > 4 * seconds:  # what was known had met a pause
+        if known is None or known[1] > 4 * seconds:  # it was measured during a pause
             self._means[kind] = float(tokens), seconds
         else:
             # One long pause of the machine is not the model's time.
@@ -64,7 +65,7 @@ class Pace:
             self._points.append((size, longest))
 
     def lateness(self, tokens: int, waited_s: float) -> float:
-        """How late a prompt of so many tokens is: 1 and less is in time."""
+        """How late a prompt of this many tokens is; 1 or less: in time."""
         if not self._points:
             return 0.0
         size, seconds = self._points[-1]
@@ -72,7 +73,7 @@ class Pace:
         return waited_s / (self._late_after * alone_s) if alone_s else 0.0
 
     def chunk(self, decodes: int, most: int, haste: float = 0.0, at_most: float = math.inf) -> int:
-        """Tokens of prompts that may be computed beside so many decodes, at most `most`; with a
+        """Tokens of prompts that may be computed beside this many decodes, at most `most`; with a
         stretch of `at_most`, however late one is."""
         if not decodes or not self._points:
             return most

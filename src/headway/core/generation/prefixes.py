@@ -1,4 +1,4 @@
-"""The prefix cache: which block holds the keys and values of which tokens, after which others.
+"""The prefix cache: finds the blocks that hold the keys and values of a prefix.
 
 A full block's key is a hash of its tokens chained to the key before it, so one key stands for the
 whole prefix. The chain starts from the model, the adapter and the salt: neither another adapter's
@@ -27,7 +27,7 @@ class Prefixes:
         return len(self._block_of)
 
     def root(self, adapter: str, salt: str) -> bytes:
-        """What the keys of all prefixes of one adapter and salt start from."""
+        """The first key of all prefixes of one adapter and salt."""
         # A caller's text may hold half a surrogate.
         parts = [each.encode(errors="surrogatepass") for each in (self._model, adapter, salt)]
         digest = blake2b(digest_size=_KEY_BYTES)
@@ -37,7 +37,7 @@ class Prefixes:
         return digest.digest()
 
     def extend(self, keys: list[bytes], root: bytes, tokens: list[int], blocks: int) -> None:
-        """Append keys until there is one for each of the first so many blocks of the tokens."""
+        """Append keys until there is one for each of the first blocks, this many, of the tokens."""
         size = self._block_size
         parent = keys[-1] if keys else root
         for index in range(len(keys), blocks):
@@ -67,7 +67,7 @@ class Prefixes:
             self.blocks.keep(block)
 
     def forget(self) -> None:
-        """What the cache holds is lost, or must not be used: new weights, or a new engine."""
+        """The cache is lost, or must not be used: new weights, or a new engine."""
         self._block_of.clear()
         self._key_of.clear()
         self.blocks.forget()

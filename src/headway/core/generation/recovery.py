@@ -19,21 +19,21 @@ MAX_LOSSES = 16  # engines lost with a sequence on it
 PROOF = 8  # tokens from one engine: the first comes with the prompt, and proves little
 
 
-class Verdict(NamedTuple):
+class LossVerdict(NamedTuple):
     """The sequences that will not run any more."""
 
     blamed: list[int]  # an engine was lost twice with that sequence alone on it
     given_up: list[int]
 
 
-class Change(NamedTuple):
-    """What the engine is to be told."""
+class SequenceMoves(NamedTuple):
+    """Sequences to send to the engine, and to take back from it."""
 
     send: list[int]
     recall: list[int]  # they have been cleared, and wait until the search is over
 
 
-_NOTHING = Change([], [])
+_NOTHING = SequenceMoves([], [])
 
 
 class Recovery:
@@ -51,11 +51,11 @@ class Recovery:
 
     @property
     def is_watching(self) -> bool:
-        """Whether tokens must be told: not while nothing was lost."""
+        """Must `progress` be called? Not while no engine was lost."""
         return bool(self._unproven)
 
     def enter(self, sequence: int, arrived_at: float, priority: Priority) -> bool:
-        """A newcomer. May it be sent now?"""
+        """A new sequence. May it be sent now?"""
         self._items[sequence] = Item(sequence, arrived_at, priority=priority)
         if not self._is_up or self._suspects.cases:
             return False
@@ -64,8 +64,8 @@ class Recovery:
             self._unproven[sequence] = PROOF
         return True
 
-    def end(self, sequence: int) -> Change:
-        """It has ended, however."""
+    def end(self, sequence: int) -> SequenceMoves:
+        """The sequence has ended, for whatever reason."""
         if self._items.pop(sequence, None) is None:
             return _NOTHING
         self._sent.discard(sequence)
@@ -76,7 +76,7 @@ class Recovery:
             return _NOTHING
         return self._proven()
 
-    def progress(self, sequences: Iterable[int]) -> Change:
+    def progress(self, sequences: Iterable[int]) -> SequenceMoves:
         """Each of them got a token."""
         if not self._unproven:
             return _NOTHING
@@ -89,7 +89,7 @@ class Recovery:
                 self._cleared.add(sequence)
         return _NOTHING if self._unproven else self._proven()
 
-    def _proven(self) -> Change:
+    def _proven(self) -> SequenceMoves:
         if self._trial is None:
             return _NOTHING
         cleared = [item.id for item in self._trial.items if item.id in self._sent]
@@ -98,17 +98,17 @@ class Recovery:
         self._sent.difference_update(cleared)
         send = self._next()
         again = self._sent.intersection(cleared)
-        return Change([each for each in send if each not in again], _without(cleared, again))
+        return SequenceMoves([each for each in send if each not in again], _without(cleared, again))
 
     # ---- engines
 
     def started(self) -> list[int]:
-        """An engine is there: the sequences to send to it."""
+        """A new engine has started: the sequences to send to it."""
         self._is_up = True
         return self._next()
 
-    def lost(self, *, out_of_memory: bool) -> Verdict:
-        """The engine is gone, with all that were sent to it."""
+    def lost(self, *, out_of_memory: bool) -> LossVerdict:
+        """The engine is lost, with all sequences that were sent to it."""
         sent, self._sent, self._is_up = self._sent, set(), False
         unproven, self._unproven, self._cleared = self._unproven, {}, set()
         for sequence in sent:
@@ -124,7 +124,7 @@ class Recovery:
             given_up += [item.id for item in found.given_up if item.id not in given_up]
         for sequence in (*blamed, *given_up):
             self.end(sequence)
-        return Verdict(sorted(blamed), sorted(given_up))
+        return LossVerdict(sorted(blamed), sorted(given_up))
 
     def _batch_of(self, sent: set[int], unproven: dict[int, int]) -> Batch | None:
         """The suspects: the trial's group, or all that are not proven since the last loss, or the

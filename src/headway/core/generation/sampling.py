@@ -21,10 +21,12 @@ class Sampling:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    logprobs: int | None = None  # so many of the likeliest beside the chosen one; None: not at all
+    logprobs: int | None = (
+        None  # how many of the likeliest tokens beside the chosen one; None: no logprobs
+    )
     seed: int = 0
     scores_prompt: bool = False  # the first token's log-probabilities come with the prompt's
-    grammar: str = ""  # what the text must be, as the engine's library spells it; empty: anything
+    grammar: str = ""  # a grammar of the text, as the engine's library writes it; empty: any text
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 100.0)
@@ -60,7 +62,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Of the chosen token, and of the likeliest, before any adjustment."""
+    """Log probabilities of the chosen token and the likeliest ones, before any adjustment."""
 
     chosen: float
     top: tuple[tuple[int, float], ...]

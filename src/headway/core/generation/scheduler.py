@@ -5,7 +5,7 @@ prompts, in chunks. Admission is optimistic: a prompt enters when its own blocks
 running sequence finds no block for its next token, the one that came last gives up its blocks and
 is computed again later; since none is let in that could not run alone, the first always gets on.
 
-`next_step` may be called again before `complete` has told the last step's tokens: sequences then
+`next_step` may be called again before `complete` has brought the last step's tokens: sequences then
 count the tokens that are on their way. Steps run in the order in which they were made.
 """
 
@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Sequence as Tokens
 
 from headway.core.generation.adapters import AdapterSlots
-from headway.core.generation.gathering import Gathering
+from headway.core.generation.idle_start import IdleStart
 from headway.core.generation.limits import Limits
-from headway.core.generation.pace import Pace
+from headway.core.generation.pace import ChunkPace
 from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
 from headway.core.generation.step import Decode, Prefill, Step
-from headway.core.generation.tables import Tables
+from headway.core.generation.tables import BlockTables
 from headway.core.generation.waiting import Waiting
 from headway.core.items import Priority, Wait
 from headway.core.queueing.deadlines import Deadlines
@@ -30,7 +30,7 @@ from headway.errors import DeadlineExceeded, InputTooLarge, InvalidInput, QueueF
 class GenerationScheduler:
     def __init__(self, limits: Limits, *, model: str = "") -> None:
         self.limits = limits
-        self._tables = Tables(limits, model)
+        self._tables = BlockTables(limits, model)
         self._blocks = self._tables.blocks
         self._waiting = Waiting(limits.tenant_weights, limits.ageing_s)
         self._running: list[tuple[tuple[int, float, int], Progress]] = []  # most senior first
@@ -42,8 +42,10 @@ class GenerationScheduler:
         self._ended: list[Finished] = []  # for the next step to name
         self._in_flight: dict[int, tuple[int, ...]] = {}  # the sequences that get a token, by step
         self._steps = 0
-        self._pace = Pace(limits.max_stretch, limits.late_stretch, limits.tile, limits.late_after)
-        self._gathering = Gathering(limits.step_tokens, self._pace)
+        self._pace = ChunkPace(
+            limits.max_stretch, limits.late_stretch, limits.tile, limits.late_after
+        )
+        self._idle_start = IdleStart(limits.step_tokens, self._pace)
         self._is_rest_due = False
         self.preemptions = 0
 
@@ -62,11 +64,11 @@ class GenerationScheduler:
 
     @property
     def blocks_free(self) -> int:
-        """Those that hold a cached prefix count as free: they are given up when needed."""
+        """Blocks that hold only a cached prefix count as free: they are given up when needed."""
         return self._blocks.free
 
     def blocks_in_tables(self) -> set[int]:
-        """The same, one by one. It walks all tables: for tests and reports."""
+        """`blocks_used`, counted one by one from all tables: for tests and reports."""
         return {block for _, progress in self._running for block in progress.blocks}
 
     # ---- coming and going
@@ -82,7 +84,7 @@ class GenerationScheduler:
         progress = self._all[sequence.id] = Progress(sequence, root)
         progress.tokens += resumed or ()
         self._waiting.enter(progress)
-        self._gathering.add(sequence.arrived_at, len(progress.tokens))
+        self._idle_start.add(sequence.arrived_at, len(progress.tokens))
         if sequence.deadline < math.inf:
             self._deadlines.add(sequence.deadline, sequence.id)
 
@@ -106,7 +108,7 @@ class GenerationScheduler:
             )
 
     def cancel(self, sequence_id: int) -> None:
-        """Its caller is gone: its blocks are free for the next step. Harmless once it ended."""
+        """Cancel a sequence: its blocks are free for the next step. Harmless once it ended."""
         progress = self._all.get(sequence_id)
         if progress is not None:
             self._ended.append(self._end(progress, FinishReason.CANCELLED))
@@ -135,11 +137,11 @@ class GenerationScheduler:
         return ended
 
     def expected_s(self, step: Step) -> float:
-        """How long it takes, by what is known; rather less."""
+        """The expected time of a step, rather too short than too long."""
         return self._pace.expected_s(step.tokens, has_prompts=bool(step.prefill))
 
     def forget_adapter(self, adapter: str) -> None:
-        """It was unloaded. Its sequences have ended, or will."""
+        """The adapter was unloaded. Its sequences have ended, or will."""
         self._adapters.forget(adapter)
 
     def reset(self) -> None:
@@ -156,7 +158,7 @@ class GenerationScheduler:
 
     def next_step(self, now: float) -> Step | Wait:
         self._expire(now)
-        begins_at = self._gathering.begins_at()
+        begins_at = self._idle_start.begins_at()
         if begins_at > now and not (self._running or self._ended):
             return Wait(min(begins_at, self._deadlines.next_at()))
         plan = _Plan(now)
@@ -183,7 +185,7 @@ class GenerationScheduler:
             self._in_flight[step.id] = step.sampled
             self._is_rest_due = self.limits.has_rests and bool(step.prefill)
         if step.has_work or not len(self._waiting):
-            self._gathering.reset()
+            self._idle_start.reset()
         return step
 
     def _budget(self, plan: "_Plan", now: float) -> int:
@@ -254,7 +256,7 @@ class GenerationScheduler:
         still needs; what they do not take is its own again. One of a burst leaves all of it to
         prompts of other accounts.
         """
-        is_short = bool(plan.preempted)  # of blocks: newcomers would be the next to be preempted
+        is_short = bool(plan.preempted)  # blocks are short: newcomers would be preempted next
         for kind in Priority:
             may_admit = len(self._waiting) and (kind is Priority.HIGH or not is_short)
             begun = sorted(

@@ -8,7 +8,7 @@ from headway.core.items import Priority
 
 
 class Sequence(NamedTuple):
-    """What a caller asked for. `n` answers to one prompt are `n` sequences with the same tokens."""
+    """A caller's request. `n` answers to one prompt are `n` sequences with the same tokens."""
 
     id: int
     arrived_at: float
@@ -19,7 +19,7 @@ class Sequence(NamedTuple):
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     deadline: float = math.inf  # the caller's own; the answer is useless afterwards
-    adapter: str = ""  # whose weights are added to the model's; sequences share blocks within one
+    adapter: str = ""  # its weights are added to the model's; sequences share blocks within one
     salt: str = ""  # sequences share cached blocks only within one salt
 
 

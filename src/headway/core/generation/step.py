@@ -1,4 +1,4 @@
-"""What the engine does next: one step, in named parts.
+"""The next step of the engine, in named parts.
 
 A step names changes only (blocks added to a table, tokens to compute), never whole tables: their
 engine-side copies stay where they are, on the device too. A decode names no token: the engine has

@@ -5,7 +5,7 @@ from headway.core.generation.prefixes import Prefixes
 from headway.core.generation.sequence import Progress
 
 
-class Tables:
+class BlockTables:
     def __init__(self, limits: Limits, model: str) -> None:
         self._size = limits.block_size
         self.prefixes = Prefixes(blocks=limits.blocks, block_size=limits.block_size, model=model)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 
 from headway.core.generation.sequence import Progress
 from headway.core.items import Priority
-from headway.core.queueing.fairness import Account, Shares, Turns
+from headway.core.queueing.fairness import Shares, TenantAccount, Turns
 from headway.core.queueing.priority import Ageing
 
 _Entry = tuple[float, int, Progress]  # arrival, id
 _BURST = 8  # sequences of one account that wait
 
 
-class _Line(Account):
+class _Line(TenantAccount):
     """The account of a tenant's adapter in one class, with its sequences that wait in order."""
 
     __slots__ = ("line",)
@@ -69,7 +69,7 @@ class Waiting:
         self.push(progress)
 
     def leave(self, progress: Progress) -> bool:
-        """It has ended. Did it wait until now?"""
+        """The sequence has ended. Did it wait until now?"""
         tenant = progress.sequence.tenant
         self.tenants[tenant] -= 1
         if not self.tenants[tenant]:
@@ -85,7 +85,7 @@ class Waiting:
         return was_waiting
 
     def push(self, progress: Progress) -> None:
-        """It waits, for the first time or again."""
+        """The sequence waits, for the first time or again."""
         sequence = progress.sequence
         kind = self._classes[sequence.priority]
         account = kind.shares.account(progress.account)
@@ -99,7 +99,7 @@ class Waiting:
             self.adapters[sequence.adapter] = self.adapters.get(sequence.adapter, 0) + 1
 
     def admitted(self, progress: Progress) -> None:
-        """It runs."""
+        """The sequence runs."""
         priority = progress.sequence.priority
         shares = self._classes[priority].shares
         shares.advance(shares.place(shares.account(progress.account)))
@@ -124,7 +124,7 @@ class Waiting:
         return True
 
     def _close(self, progress: Progress) -> None:
-        """It was the last of its account."""
+        """The last sequence of this account has left."""
         name, tenant, adapter = (
             progress.account,
             progress.sequence.tenant,

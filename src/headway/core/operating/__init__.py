@@ -1,1 +1,1 @@
-"""What an operator would decide: which versions are loaded, and where a model runs."""
+"""Operating decisions: which versions are loaded, and where a model runs."""

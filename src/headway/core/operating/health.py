@@ -1,4 +1,4 @@
-"""Whether models complete work: which batches run too long, and what that means for the server.
+"""Do models complete work? Which batches run too long, and what that means for the server.
 
 Pure: running batches and the time come in. A model that has begun to answer is dead when nothing
 it is given completes any more: its scheduler has crashed, its workers were given up, or each of
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Health(Enum):
-    """Of one model."""
+    """The health of one model."""
 
     STARTING = "starting"  # being loaded or warmed up, or closed on purpose
     READY = "ready"
@@ -19,7 +19,7 @@ class Health(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningBatch:
     """A batch on a worker. `since`: its start or, of a stream, its latest step."""
 
     batch_id: int
@@ -34,7 +34,7 @@ class Overdue:
     look_at: float | None
 
 
-def find_overdue(running: Iterable[Running], limit_s: float, now: float) -> Overdue:
+def find_overdue(running: Iterable[RunningBatch], limit_s: float, now: float) -> Overdue:
     late, next_at = set[int](), None
     for each in running:
         due_at = each.since + limit_s
@@ -46,7 +46,7 @@ def find_overdue(running: Iterable[Running], limit_s: float, now: float) -> Over
 
 
 def is_stuck(overdue: int, workers: int) -> bool:
-    """Of several workers one that is stuck costs capacity; the others still answer."""
+    """A stuck worker among several only costs capacity; the others still answer."""
     return overdue >= workers > 0
 
 

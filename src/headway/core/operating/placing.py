@@ -24,7 +24,7 @@ def place(
     needs_process: str,  # the setting that only a process can keep; "": none
     has_processes: bool = True,  # not every system has what they need
 ) -> Placement:
-    """Raises ConfigError for a wish that cannot be."""
+    """Raises ConfigError for settings that contradict each other."""
     if not has_processes and (asked == "process" or needs_process):
         raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
     if asked != "auto":
@@ -41,7 +41,7 @@ def place(
 def place_engine(
     name: str, asked: str, *, needs_process: str, has_processes: bool = True
 ) -> Placement:
-    """Of a language model: in a process of its own, where there are any. Raises ConfigError."""
+    """Place a language model: in a process of its own, if supported. Raises ConfigError."""
     if not has_processes and (asked == "process" or needs_process):
         raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
     if asked == "inline":

@@ -17,8 +17,8 @@ NOT_CHOSEN = "not chosen by the version policy"
 RETRY_S = (5.0, 30.0, 180.0)  # after a failed load; then only when asked to, or when it has changed
 
 
-class State(Enum):
-    """Of one loaded copy of a version."""
+class VersionState(Enum):
+    """The state of one loaded copy of a version."""
 
     LOADING = "loading"
     WARMING = "warming"
@@ -30,7 +30,7 @@ class State(Enum):
 class VersionPolicy:
     """Which of the versions that there are shall be served."""
 
-    latest: int | None = 1  # so many of the highest numbers; None: all
+    latest: int | None = 1  # how many of the highest numbers; None: all
     listed: tuple[int, ...] = ()  # these, and no others
 
     def choose(self, versions: Iterable[int]) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class VersionStatus:
     """One line of the index. `state` None: not loaded."""
 
     version: int
-    state: State | None
+    state: VersionState | None
     reason: str = ""
 
 
@@ -80,12 +80,12 @@ class VersionStatus:
 class _Copy:
     id: int
     offer: Offer
-    state: State = State.LOADING
+    state: VersionState = VersionState.LOADING
     is_dead: bool = False  # it answers nothing any more, and is to be replaced
 
     @property
     def is_starting(self) -> bool:
-        return self.state in (State.LOADING, State.WARMING)
+        return self.state in (VersionState.LOADING, VersionState.WARMING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _Failure:
 
 
 class Lifecycle:
-    """Of one model. Call `next_action` until it answers `Wait`, after everything that happens."""
+    """The versions of one model. After every event, call `next_action` until it returns `Wait`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Lifecycle:
         self._unload_after_s = unload_after_s
 
     def offer(self, offers: Collection[Offer]) -> None:
-        """This is what there is now."""
+        """These versions are on disk now."""
         self._offers = {offer.version: offer for offer in offers}
         self._failures = {
             version: failure
@@ -157,16 +157,16 @@ class Lifecycle:
         self._last_used = max(self._last_used, at)
 
     def warming(self, id_: int) -> None:
-        self._copies[id_].state = State.WARMING
+        self._copies[id_].state = VersionState.WARMING
 
     def ready(self, id_: int, now: float) -> None:
         copy = self._copies[id_]
-        copy.state = State.READY
+        copy.state = VersionState.READY
         self._failures.pop(copy.offer.version, None)
         self._last_used = max(self._last_used, now)
 
     def failed(self, id_: int, reason: str, now: float) -> None:
-        """It could not be loaded or warmed, and is gone."""
+        """The copy could not be loaded or warmed, and is gone."""
         offer = self._copies.pop(id_).offer
         before = self._failures.get(offer.version)
         attempts = 1 if before is None or before.offer != offer else before.attempts + 1
@@ -192,8 +192,8 @@ class Lifecycle:
         if now >= idle_at:
             self._is_wanted, idle_at = False, math.inf
         for copy in self._copies.values():
-            if copy.state is State.READY and self._is_superfluous(copy):
-                copy.state = State.DRAINING
+            if copy.state is VersionState.READY and self._is_superfluous(copy):
+                copy.state = VersionState.DRAINING
                 return Retire(copy.id)
         until = idle_at
         if self._is_wanted and not any(copy.is_starting for copy in self._copies.values()):
@@ -312,11 +312,16 @@ class Lifecycle:
         answers = self.resolve(version)
         if answers is not None:
             reason = "" if failure is None else f"the last reload failed: {failure.reason}"
-            return VersionStatus(version, State.READY, reason)
-        for state in (State.WARMING, State.LOADING, State.READY, State.DRAINING):
+            return VersionStatus(version, VersionState.READY, reason)
+        for state in (
+            VersionState.WARMING,
+            VersionState.LOADING,
+            VersionState.READY,
+            VersionState.DRAINING,
+        ):
             if any(copy.state is state for copy in copies):
-                is_leaving = state in (State.READY, State.DRAINING)
-                return VersionStatus(version, State.DRAINING if is_leaving else state)
+                is_leaving = state in (VersionState.READY, VersionState.DRAINING)
+                return VersionStatus(version, VersionState.DRAINING if is_leaving else state)
         if failure is not None:
             return VersionStatus(version, None, failure.reason)
         return VersionStatus(version, None, self._why_not_loaded(version))
@@ -333,9 +338,9 @@ class Lifecycle:
 
     def _has(self, offer: Offer) -> bool:
         return any(
-            copy.offer == offer and copy.state is not State.DRAINING and not copy.is_dead
+            copy.offer == offer and copy.state is not VersionState.DRAINING and not copy.is_dead
             for copy in self._copies.values()
         )
 
     def _ready(self) -> list[_Copy]:
-        return [copy for copy in self._copies.values() if copy.state is State.READY]
+        return [copy for copy in self._copies.values() if copy.state is VersionState.READY]

@@ -1,4 +1,4 @@
-"""Admit, push out, or refuse at the door: the queue is bounded, and hopeless work never enters.
+"""Admit, push out, or refuse: the queue is bounded, and hopeless items never enter.
 
 The estimate at the door is the optimistic one (no other item will come): what could still be
 answered in time is not refused, and what turns hopeless later is dropped when a batch forms. Once
@@ -16,6 +16,7 @@ from headway.core.items import Batch, Item, Refusal, RefusalReason, kind_of
 from headway.core.policy import Firing, Policy
 from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
 from headway.core.queueing.queue import Queue
+from headway.core.queueing.running import Running
 from headway.errors import (
     DeadlineExceeded,
     HeadwayError,
@@ -27,21 +28,21 @@ from headway.errors import (
 )
 
 _REMEMBERED = 8192  # items let in
-_RUSH_S = 1.0  # a rush is over when no item was refused for so long, or for the SLO if longer
+_RUSH_S = 1.0  # a rush is over once no item was refused for this long, or for the SLO if longer
 
 
 class Admission:
-    def __init__(self, policy: Policy, costs: Costs, queue: Queue) -> None:
+    def __init__(self, policy: Policy, costs: Costs, queue: Queue, running: Running) -> None:
         self._policy = policy
         self._costs = costs
         self._queue = queue
-        self.workers = policy.workers  # those that are there; at least 1: one will be back
+        self._running = running
         self._sheds = policy.firing is Firing.AUTO
         self._ends: list[float] = []  # when the running batches are expected to be done
         self._strict_since = self._strict_until = -math.inf
         self._admitted = _Admitted()
         self._offered = _Offered()
-        self._slack_s = 0.0  # what the strict estimate was short of, lately
+        self._slack_s = 0.0  # how much the strict estimate was too low, lately
         self._verdict: _Verdict | None = None  # the last refusal, while it holds for equal items
 
     def started(self, batch: Batch) -> None:
@@ -49,7 +50,7 @@ class Admission:
         self._verdict = None
 
     def left(self, batch: Batch) -> None:
-        """It has left its worker."""
+        """A batch has left its worker."""
         self._ends.remove(_end_of(batch))
         self._verdict = None
 
@@ -84,7 +85,7 @@ class Admission:
         full_s = self._costs.predict(cap_rows)
         if full_s is None:
             return 0.0
-        return rows / cap_rows * full_s / self.workers
+        return rows / cap_rows * full_s / self._running.workers
 
     def _make_way(self, item: Item, rows: int, shed: Shed) -> list[Refusal]:
         """There is no time for all: is a tenant over its share?"""
@@ -116,7 +117,7 @@ class Admission:
             return None  # a model that has not been timed sheds nothing
         ahead = self._rows_ahead(item, cap_rows, full_s)
         # Its own batch starts after the running ones and the full ones ahead.
-        turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self.workers)
+        turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self._running.workers)
         wait_s = self._left_s(now, place) + turns * full_s
         if wait_s <= 0.0:
             return None  # a worker is free: the estimate may be wrong, and only running it can tell
@@ -130,7 +131,8 @@ class Admission:
         if slo_s is None:
             return None
         is_rush = now < self._strict_until and self.is_flooded(now, cap_rows)
-        if is_rush and ahead >= cap_rows * self.workers:  # else the workers would run out of work
+        # Not strict where the workers would run out of work.
+        if is_rush and ahead >= cap_rows * self._running.workers:
             takes_s = wait_s + self._strict_s(full_s, slo_s)
         if takes_s <= slo_s:
             return None
@@ -143,7 +145,7 @@ class Admission:
 
     def _remember(self, verdict: "_Verdict", now: float) -> None:
         ends = self._ends
-        if len(ends) >= self.workers and ends[0] > now:
+        if len(ends) >= self._running.workers and ends[0] > now:
             # The batches ahead start and end at moments that do not move while nothing changes.
             self._verdict = verdict._replace(until=min(verdict.until, ends[0]))
 
@@ -161,8 +163,8 @@ class Admission:
         """Does more come than can be served, and has the door been too hopeful lately?"""
         if now >= self._strict_until:
             return False
-        full_s = self._costs.predict(cap_rows)
-        return full_s is not None and self._offered.rps(now) * full_s > cap_rows * self.workers
+        full_s, served = self._costs.predict(cap_rows), cap_rows * self._running.workers
+        return full_s is not None and self._offered.rps(now) * full_s > served
 
     def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
         """Items that were let in then had to be dropped from one batch, for no item that came
@@ -181,15 +183,15 @@ class Admission:
         self._strict_until = now + max(self._policy.slo_s or 0.0, _RUSH_S)
 
     def _strict_s(self, full_s: float, slo_s: float) -> float:
-        """What a batch takes, and not what it might take: it fills up, and others are late too."""
+        """The expected time of a batch, without a margin: it fills up, and others are late too."""
         margin_s = max(0.0, self._costs.error_at(DOUBTFUL)) * full_s
         # A batch more than needed: to have fewer waiting costs nothing as long as some do.
         return full_s + margin_s + min(full_s + self._slack_s, slo_s / 2)
 
     def _left_s(self, now: float, place: int) -> float:
-        """How long until so many workers, and one more, are free."""
+        """How long until one more than this many workers are free."""
         ends = self._ends
-        idle = self.workers - len(ends)
+        idle = self._running.workers - len(ends)
         if idle > 0:
             place -= idle
         return 0.0 if place < 0 or ends[place] < now else ends[place] - now

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from headway.core.items import Item, Priority
 from headway.core.queueing.crowding import Crowding
-from headway.core.queueing.fairness import Account, Shares
+from headway.core.queueing.fairness import Shares, TenantAccount
 
 
 class PriorityClass:
@@ -19,7 +19,7 @@ class PriorityClass:
     def __init__(self, priority: Priority, weights: Mapping[str, float]) -> None:
         self.priority = priority
         self.rows = 0
-        self.shares = Shares(weights, Account)
+        self.shares = Shares(weights, TenantAccount)
         self.crowding = Crowding(self.shares)
         self.is_crowded = False  # items may have been evicted lately
 
@@ -29,7 +29,7 @@ class PriorityClass:
         self.crowding.forget()  # their loads have changed
 
     def pay_back(self, item: Item) -> None:
-        """It was taken to run, and will not."""
+        """An item was taken to run, and will not."""
         account = self.shares.accounts.get(item.tenant)
         if account is not None:
             self.shares.charge(account, -item.rows)
@@ -52,7 +52,7 @@ class PriorityClass:
     # ---- which tenant gives way
 
     def allowed_load(self, newcomer: Item) -> float:
-        """What others may hold for their weight beside this newcomer."""
+        """The share of the queue that others may hold for their weight beside this newcomer."""
         shares = self.shares
         tenant = shares.accounts.get(newcomer.tenant)
         rows = (tenant.held if tenant else 0) + newcomer.rows

@@ -1,4 +1,4 @@
-"""Which tenant gives way in a full queue: the one that holds most of it for its weight."""
+"""The tenant that gives way in a full queue: the one that holds most of it for its weight."""
 
 import heapq
 
@@ -17,7 +17,7 @@ class Crowding:
 
     def __init__(self, shares: Shares[A]) -> None:
         self._shares = shares
-        self._heap: list[tuple[float, str]] | None = None  # the load, negative, and whose
+        self._heap: list[tuple[float, str]] | None = None  # the negative load, and the tenant
 
     def grew(self, name: str) -> None:
         """The tenant has more waiting than before."""

@@ -1,7 +1,7 @@
-"""Moments by which something must have happened: of what is queued, of what runs.
+"""The deadlines of queued and running items.
 
-Ids leave lazily: `live` says which still count, so nothing has to be
-told when one is served or cancelled.
+Ids leave lazily: `live` shows which still count, so nothing is to be
+done when one is served or cancelled.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from typing import Final
 HOPELESS: Final = 10.0  # an item that is late even then has no chance
 DOUBTFUL: Final = 85.0  # an item that is in time even then has a good one
 
-_SLACK: Final = 64  # entries of the departed that are tolerated
+_SLACK: Final = 64  # entries of left items that are kept before cleaning up
 
 
 class Deadlines:
@@ -43,7 +43,7 @@ class Deadlines:
             heapq.heappush(self._heap, (moment, item_id))
 
     def not_before(self) -> float:
-        """No later than `next_at`, and at once: the departed may still count."""
+        """A lower bound of `next_at`, without cleaning up."""
         run, heap = self._run, self._heap
         if not heap:
             return run[0][0] if run else math.inf
@@ -70,7 +70,7 @@ class Deadlines:
         return self._run[0][1] if self._run and self._run[0][0] == moment else self._heap[0][1]
 
     def pop(self) -> int:
-        """Take the earliest out. Only where `next_at` has just said when that is."""
+        """Take the earliest out. Call `next_at` just before."""
         run, heap = self._run, self._heap
         if run and (not heap or run[0][0] <= heap[0][0]):
             return run.popleft()[1]

@@ -16,11 +16,11 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-_DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
+_DEBTORS = 64  # idle tenants that are remembered with their debts
 
 
-class Account:
-    """What one tenant has waiting, and what it has been charged."""
+class TenantAccount:
+    """The waiting work of one tenant, and its charges."""
 
     __slots__ = ("finish", "held", "name", "weight")
 
@@ -32,11 +32,11 @@ class Account:
 
     @property
     def load(self) -> float:
-        """What waits, for each unit of weight."""
+        """Waiting work for each unit of weight."""
         return self.held / self.weight
 
 
-A = TypeVar("A", bound=Account)
+A = TypeVar("A", bound=TenantAccount)
 
 
 class Shares(Generic[A]):
@@ -70,8 +70,8 @@ class Shares(Generic[A]):
             account = self.accounts[name] = self._open(name, self.weight(name))
         return account
 
-    def enter(self, account: Account, held: int, charge: float = 0.0) -> float:
-        """So much more of this tenant (1 at least) waits, and so much is charged.
+    def enter(self, account: TenantAccount, held: int, charge: float = 0.0) -> float:
+        """This much more work of the tenant (at least 1) waits, and this much is charged.
 
         Answers its tag: the smallest of all tenants is next; of equal ones, the first that came.
         """
@@ -84,22 +84,22 @@ class Shares(Generic[A]):
         account.finish = start + charge / account.weight
         return start
 
-    def leave(self, account: Account, held: int) -> None:
-        """So much of this tenant no longer waits: it runs, or never will."""
+    def leave(self, account: TenantAccount, held: int) -> None:
+        """This much work of the tenant no longer waits: it runs, or never will."""
         account.held -= held
         if not account.held:
             self.emptied(account)
 
-    def emptied(self, account: Account) -> None:
-        """Nothing of this tenant waits any more."""
+    def emptied(self, account: TenantAccount) -> None:
+        """The tenant has no waiting work any more."""
         self.active_weight -= account.weight
         self.prune()
 
-    def charge(self, account: Account, amount: float) -> None:
-        """The tenant used so much more than it was charged; negative: so much less."""
+    def charge(self, account: TenantAccount, amount: float) -> None:
+        """The tenant used this much more than it was charged; negative: less."""
         account.finish += amount / account.weight
 
-    def place(self, account: Account) -> float:
+    def place(self, account: TenantAccount) -> float:
         """Where the tenant's next work would stand: the smallest is next."""
         return max(account.finish, self.virtual)
 
@@ -130,7 +130,7 @@ class Shares(Generic[A]):
             closed = [each.name for each in gone if each.finish < least]
             tied = sorted([each.name for each in gone if each.finish == least])
             kept = bisect.bisect_right(debts, least) - (len(debts) - _DEBTORS)
-            closed += tied[:-kept]  # of equal debts, the last by name are remembered
+            closed += tied[:-kept]  # among equal debts, the last by name are remembered
         for name in closed:
             del accounts[name]
         self._prune_at = 2 * len(accounts) + _DEBTORS
@@ -147,14 +147,14 @@ class Turns(Generic[A]):
         self._heap: list[tuple[float, str]] = []  # places when noted; charges only move them back
         self._noted: set[str] = set()
 
-    def add(self, account: Account) -> None:
+    def add(self, account: TenantAccount) -> None:
         """The tenant has something waiting. Harmless if that is known."""
         if account.name not in self._noted:
             self._noted.add(account.name)
             heapq.heappush(self._heap, (self._shares.place(account), account.name))
 
     def first(self, is_out: Callable[[A], bool] | None = None) -> A | None:
-        """Of the tenants with something waiting, the one that has used least for its weight; those
+        """The waiting tenant that has used least for its weight; those
         that are out are passed over, and keep their place."""
         heap, shares = self._heap, self._shares
         passed: list[tuple[float, str]] = []

@@ -19,7 +19,7 @@ from headway.core.queueing.shelves import SLACK, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
-_CLEARED: Final = 2  # departed items, at most, when one comes
+_CLEARED: Final = 2  # at most this many left items are cleared when one comes
 _INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 
 
@@ -67,7 +67,7 @@ class Line:
         self.rows += rows
         arrivals = self.arrivals
         arrivals.append(item)
-        if len(arrivals) > self.items:  # each that comes clears some of the departed away
+        if len(arrivals) > self.items:  # each new item clears some left ones
             live = self._live
             for _ in range(_CLEARED):
                 if key_of(arrivals[0]) in live:
@@ -111,7 +111,7 @@ class Line:
         return found[1]
 
     def first(self) -> tuple[Slot, Item, Shelf] | None:
-        """The slot whose turn it is, its item, and its shelf."""
+        """The next slot, its item, and its shelf."""
         best: tuple[Slot, Item, Shelf] | None = None
         for shelf in self.shelves.values():
             slot = shelf.slots[0]
@@ -141,7 +141,7 @@ class Line:
     # ---- going
 
     def take(self, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
-        """Up to so many rows, in order; the first that does not fit stops. `shelves`: only from
+        """Take up to this many rows, in order, until an item does not fit. `shelves`: only from
         these."""
         chosen = list(self.shelves.values()) if shelves is None else shelves
         rows = self.rows
@@ -175,7 +175,7 @@ class Line:
         return taken
 
     def remove(self, item: Item, shelf_size: int, *, ran: bool) -> None:
-        """Out of turn: to run, or never to. It is not `live` any more."""
+        """Remove an item out of turn, to run or not. It is not `live` any more."""
         shelf = self.shelves[shelf_size]
         shelf.remove(item, ran=ran)
         self._count_out([item], [shelf])
@@ -217,7 +217,7 @@ class Line:
         return taken
 
     def _count_out(self, taken: list[Item], shelves: list[Shelf]) -> None:
-        """Items have left these shelves: clear away their traces, where there are many."""
+        """Items have left these shelves: clean up, if there are many."""
         lane, rows, size_rows = self.lane, len(taken), 0
         if lane.rows != lane.items:
             rows = sum([item.rows for item in taken])
@@ -237,7 +237,7 @@ class Line:
             self.arrivals = deque([each for each in self.arrivals if key_of(each) in live])
 
     def _clear_away(self, shelves: list[Shelf]) -> None:
-        """Those of them that are empty, and what the departed have left on the others."""
+        """Remove empty shelves, and clear the slots of left callers on the others."""
         empty: list[Shelf] = []
         for shelf in shelves:
             items = shelf.items
@@ -255,7 +255,7 @@ class Line:
         self.by_size = [shelf for shelf in self.by_size if shelf.items]
 
     def clear(self) -> None:
-        """No item is here: drop the traces."""
+        """The line is empty: drop all slots and left items."""
         self.arrivals.clear()
         self.due.clear()
         self.shelves.clear()

@@ -1,4 +1,4 @@
-"""The queue of items that need not be told apart."""
+"""A queue of items that differ only in id and time."""
 
 import itertools
 import math
@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from headway.core.items import Item, Priority, kind_of
 
-_SLACK = 64  # traces of the departed that are tolerated
+_SLACK = 64  # left items that are kept before cleaning up
 
 
 class PlainLane:
-    """Items that differ in nothing but id and time: one deque, and nothing to tell them apart.
+    """Items that differ only in id and time: one deque.
 
     Most queues are this, most of the time.
     """
@@ -19,7 +19,7 @@ class PlainLane:
     __slots__ = ("arrivals", "kind", "live", "partition", "priority", "size_rows")
 
     def __init__(self) -> None:
-        self.kind: Sequence[object] = ()  # what all of them have in common; empty: no item may come
+        self.kind: Sequence[object] = ()  # common to all items; empty: the queue is closed
         self.partition: Hashable = None
         self.priority = Priority.NORMAL
         self.size_rows = 0
@@ -45,8 +45,8 @@ class PlainLane:
         return arrivals[0] if arrivals else None
 
     def start(self, item: Item) -> bool:
-        """Nobody waits: may this one, and its like from now on? False: it must be told apart."""
-        if item.rows != 1 or item.size or item.deadline != math.inf or item.request is not None:
+        """The queue is empty: may it hold items like this one? False: it needs a full queue."""
+        if item.rows != 1 or item.size or item.deadline != math.inf:
             return False
         self.kind = kind_of(item)
         self.partition, self.priority = item.partition, item.priority
@@ -57,7 +57,7 @@ class PlainLane:
         self.arrivals.extend(items)
 
     def take(self, most: int) -> list[Item]:
-        """The oldest so many; there are as many."""
+        """The oldest items, this many; there are enough."""
         arrivals, live = self.arrivals, self.live
         if most == len(arrivals) == len(live):
             taken = list(arrivals)

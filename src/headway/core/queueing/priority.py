@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-FLOOR: Final = 32  # one unit of work in so many is an aged class's, if it gets no more otherwise
+FLOOR: Final = 32  # an aged class gets at least one unit of work in this many
 _MOST_AHEAD: Final = 64  # units: what a class was given counts against later claims up to this
 MEMORY_S: Final = 2.0  # how long use is remembered
-_LEAST_S: Final = 0.1  # use is not reckoned from less than this
+_LEAST_S: Final = 0.1  # use is not computed from less time than this
 
 
 class Ageing:
@@ -37,7 +37,7 @@ class Ageing:
         return now - waiting_since > self._ageing_s and self._claims[index] >= 1.0
 
     def served(self, amounts: Sequence[int]) -> None:
-        """So much of each class was served together."""
+        """This much work of each class was served together."""
         gain = sum(amounts) / FLOOR
         claims = self._claims
         for index, amount in enumerate(amounts):
@@ -45,18 +45,18 @@ class Ageing:
             claims[index] = 1.0 if claim > 1.0 else max(claim, -_MOST_AHEAD)
 
 
-class Usage:
-    """What each class has used of the capacity lately."""
+class ClassUsage:
+    """The share of the capacity that each class has used lately."""
 
     __slots__ = ("_seconds", "_updated_at", "_watched_s")
 
     def __init__(self, classes: int) -> None:
         self._seconds = [0.0] * classes
-        self._watched_s = 0.0  # likewise: as long as is remembered, but for the start
+        self._watched_s = 0.0  # seconds that are remembered; less at the start
         self._updated_at = -math.inf
 
     def add(self, index: int, seconds: float, now: float) -> None:
-        """The class uses so many seconds of a worker at the best rate."""
+        """The class uses this many seconds of a worker at the best rate."""
         self._fade(now)
         self._seconds[index] += seconds
 

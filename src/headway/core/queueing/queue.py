@@ -19,7 +19,7 @@ from headway.core.queueing.deadlines import Deadlines
 from headway.core.queueing.lanes import OVERTAKE_ROWS, FairLane, Lane, Line, arrival_of
 from headway.core.queueing.plain import PlainLane
 from headway.core.queueing.priority import Ageing
-from headway.core.queueing.ranking import Ranking
+from headway.core.queueing.ranking import LaneRanking
 from headway.core.queueing.shelves import Shelf
 
 # With no more waiting rows than these, the item due first goes first. In a longer queue that would
@@ -42,7 +42,7 @@ class Queue:
         may_be_plain: bool = True,
         shelf_of: Callable[[int], int] | None = None,
     ) -> None:
-        """`shelf_of`: the class of sizes an item is kept under; None: they are not told apart."""
+        """`shelf_of`: the class of sizes an item is kept under; None: sizes do not matter."""
         self.items = 0
         self.rows = 0
         self.is_overflowing = False  # an item was refused for want of room
@@ -54,7 +54,7 @@ class Queue:
         self._full_rows = full_rows
         self._live: dict[int, Item] = {}  # waiting items, by id, unless the queue is plain
         self._classes = tuple(PriorityClass(priority, weights) for priority in Priority)
-        self._ranking = Ranking(self.ageing)
+        self._ranking = LaneRanking(self.ageing)
         self._fair_lanes = self._ranking.lanes
         self._expiry = Deadlines(self._live)
         self._mean_size = 0.0
@@ -91,7 +91,7 @@ class Queue:
         self._push_in_order(item, due)
 
     def push_alike(self, item: Item) -> bool:
-        """Queue the item if it is like all waiting ones; False: it must be looked at."""
+        """Queue the item if it is like all waiting ones; False: use `push`."""
         plain = self._plain
         if kind_of(item) != plain.kind:
             return False
@@ -106,7 +106,7 @@ class Queue:
         return True
 
     def push_many_alike(self, items: Sequence[Item]) -> bool:
-        """As `push_alike`, of several that differ from each other in nothing but id and time."""
+        """`push_alike` for several items that differ only in id and time."""
         plain = self._plain
         if kind_of(items[0]) != plain.kind:
             return False
@@ -165,13 +165,13 @@ class Queue:
     # ---- going
 
     def take_alike(self, lane: PlainLane, most: int) -> list[Item]:
-        """The oldest so many of a plain queue."""
+        """The oldest items of a plain queue, this many."""
         taken = lane.take(min(most, lane.items))
         self._count_out_plain(len(taken))
         return taken
 
     def take(self, line: Line, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
-        """Up to so many rows of the line, in order, to run; the first that does not fit stops.
+        """Take up to this many rows of the line, in order, until an item does not fit.
 
         `shelves`: only of these.
         """
@@ -192,11 +192,11 @@ class Queue:
         return taken
 
     def take_one(self, item: Item) -> None:
-        """Out of turn, to run: its tenant pays for it as if it had waited for its turn."""
+        """Take an item to run out of turn; its tenant is charged as if it had waited."""
         self._remove(item, ran=True)
 
     def pay_back(self, item: Item) -> None:
-        """It was taken to run, and will not."""
+        """An item was taken to run, and will not."""
         self._classes[item.priority].pay_back(item)
 
     def remove(self, item_id: int) -> Item | None:
@@ -237,7 +237,7 @@ class Queue:
                 self._start_afresh()
 
     def _start_afresh(self) -> None:
-        """The queue is empty: nothing is owed, remembered or told apart."""
+        """The queue is empty: forget charges and classes."""
         self._is_plain = True
         self.lanes = {}
         self._expiry.clear()
@@ -264,7 +264,7 @@ class Queue:
         return expiry.not_before() <= now and expiry.next_at() <= now
 
     def pop_expired(self, now: float, most: int) -> list[Item]:
-        """Items whose deadline has passed, up to so many."""
+        """Items whose deadline has passed, up to this many."""
         expired: list[Item] = []
         while len(expired) < most and self._expiry.next_at() <= now:
             expired.append(self._live[self._expiry.pop()])
@@ -301,7 +301,7 @@ class Queue:
         return self._ranking.lead(aged_turn=True)
 
     def oldest_full_lane(self) -> Lane | None:
-        """Of the lanes with a batch's worth of rows, the one that has waited longest."""
+        """The longest waiting lane that has enough rows for a batch."""
         waiting = [(item, lane) for lane in self.full_lanes.values() if (item := lane.oldest())]
         return min(waiting, key=lambda each: arrival_of(each[0]))[1] if waiting else None
 
@@ -334,7 +334,7 @@ class Queue:
     # ---- room
 
     def make_room(self, newcomer: Item, limit: int) -> list[Item]:
-        """Push out what has less right to its place than this newcomer, newest first.
+        """Push out items with less right to their place than this newcomer, newest first.
 
         Empty: there is not enough of that, and the newcomer must be refused instead.
         """
@@ -363,7 +363,7 @@ class Queue:
         return self._evict(class_, class_.allowed_load(newcomer), newcomer.rows)
 
     def _evict(self, class_: PriorityClass, allowed: float, needed: int) -> list[Item]:
-        """Remove so many rows of the class: the newest of the tenant that holds most for its
+        """Remove this many rows of the class: the newest of the tenant that holds most for its
         weight, and fewer where no tenant is over `allowed` any more."""
         victims: list[Item] = []
         while needed > 0 and (tenant := class_.most_loaded(allowed)) is not None:

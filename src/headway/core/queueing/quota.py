@@ -1,4 +1,4 @@
-"""What one key may ask for: requests and rows a second, tokens a minute, requests at once. Pure.
+"""The quota of one key: requests and rows a second, tokens a minute, requests at once. Pure.
 
 A bucket holds a second's worth, that of tokens a minute's: an answer reserves what it may come to,
 and gives back what it did not. What asks for more than it can ever hold is admitted when it is
@@ -38,23 +38,23 @@ class Bucket:
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long until so much may be taken if no other request comes; 0: now."""
+        """How long until this much may be taken, if no other request comes; 0: now."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self.rate if missing > _ROUNDING * self._capacity else 0.0
 
     def take(self, amount: float, now: float) -> None:
-        """Where `wait_s` says 0. The level may become negative: that is the debt."""
+        """Call it when `wait_s` is 0. The level may become negative: that is the debt."""
         self._fill(now)
         self._level -= amount
 
     def give_back(self, amount: float, now: float) -> None:
-        """Of what was taken."""
+        """Give back some of what was taken."""
         self._fill(now)
         self._level = min(self._capacity, self._level + amount)
 
     def change(self, rate: float, now: float) -> None:
-        """Another rate from now on. What has been taken stays taken."""
+        """Change the rate. What was taken stays taken."""
         self._fill(now)
         self.rate, self._capacity = rate, max(1.0, rate * self._span_s)
         self._level = min(self._level, self._capacity)
@@ -66,7 +66,7 @@ class Bucket:
 
 
 class Allowance:
-    """What one key has used of its quota."""
+    """The use that one key has made of its quota."""
 
     __slots__ = ("_name", "_quota", "_requests", "_rows", "_tokens", "running")
 
@@ -96,7 +96,7 @@ class Allowance:
             self.end()
 
     def may_begin(self, rows: int, now: float) -> bool:
-        """Would a request of so many rows be let in? Nothing is taken."""
+        """Would a request of this many rows be admitted? Nothing is taken."""
         limit, requests, in_rows = self._quota.concurrent, self._requests, self._rows
         return (
             (limit is None or self.running < limit)
@@ -112,7 +112,7 @@ class Allowance:
         self._take(self._rows, rows, now, "rows")
 
     def reserve_tokens(self, tokens: int, now: float) -> None:
-        """What an answer may come to, prompt included, or QuotaExceeded."""
+        """Reserve an answer's most tokens, prompt included. Raises QuotaExceeded."""
         bucket = self._tokens
         if bucket is None:
             return
@@ -126,7 +126,7 @@ class Allowance:
         bucket.take(tokens, now)
 
     def refund_tokens(self, tokens: int, now: float) -> None:
-        """What was reserved and not used."""
+        """Give back reserved tokens that were not used."""
         if self._tokens is not None and tokens > 0:
             self._tokens.give_back(tokens, now)
 

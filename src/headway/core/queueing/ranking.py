@@ -8,7 +8,7 @@ from headway.core.queueing.priority import Ageing
 from headway.core.queueing.shelves import SLACK
 
 
-class Ranking:
+class LaneRanking:
     """All lanes of a queue that tells items apart: which leads, which has waited longest.
 
     A single lane is first without being ranked; the heaps are filled when a second one comes.

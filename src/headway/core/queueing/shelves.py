@@ -10,9 +10,9 @@ import bisect
 from typing import Any, Final, TypeAlias
 
 from headway.core.items import Item, key_of
-from headway.core.queueing.fairness import Account, Shares
+from headway.core.queueing.fairness import Shares, TenantAccount
 
-SLACK: Final = 64  # traces of the departed that are tolerated
+SLACK: Final = 64  # slots and items of left callers that are kept before cleaning up
 
 
 class Flow:
@@ -33,7 +33,7 @@ class Flow:
         "unused",
     )
 
-    def __init__(self, tenant: Account) -> None:
+    def __init__(self, tenant: TenantAccount) -> None:
         self.tenant = tenant
         self.first: Item | None = None
         self._rest: list[Item] | None = None  # behind the first, …
@@ -41,12 +41,12 @@ class Flow:
         self.length = 0  # items, with those that have left
         self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
-        self.spent = 0  # slots whose right was used for an item that went out of turn
+        self.spent = 0  # slots used up by an item that ran out of turn
         self.has_gaps = False  # a slot may have no item, or an item no slot
 
     @property
     def is_over(self) -> bool:
-        """Nothing waits, and no slot is left."""
+        """No item waits, and no slot is left."""
         return self.length == self.gone and not self.unused and not self.spent
 
     def append(self, item: Item) -> None:
@@ -70,7 +70,7 @@ class Flow:
         return item
 
     def pop_many(self, count: int) -> list[Item]:
-        """Take the first so many out; there are as many."""
+        """Take this many items from the front; there are enough."""
         rest = self._rest
         if rest is None or count == 1:
             return [self.pop()]
@@ -83,7 +83,7 @@ class Flow:
         return taken
 
     def _move_up(self, rest: list[Item]) -> None:
-        """The first has left: the next is the first now."""
+        """The first item has left: the next one becomes the first."""
         start = self._start
         if start == len(rest):
             self.first = self._rest = None
@@ -97,7 +97,7 @@ class Flow:
         self._start = start
 
     def oldest(self, live: dict[int, Item]) -> Item | None:
-        """The first that waits; those before it that have left are cleared."""
+        """The first waiting item; items before it that have left are cleared."""
         while (item := self.first) is not None:
             if key_of(item) in live:
                 return item
@@ -106,7 +106,7 @@ class Flow:
         return None
 
     def newest(self, live: dict[int, Item]) -> Item | None:
-        """The last that waits; those after it that have left are cleared."""
+        """The last waiting item; items after it that have left are cleared."""
         rest = self._rest
         while rest is not None and len(rest) > self._start:
             if key_of(rest[-1]) in live:
@@ -131,7 +131,7 @@ class Flow:
 
 # Key, id of the item that took it, tag, rows that were charged. Ordered by key, then arrival. The
 # key is the tag, plus a penalty for being long where the shortest go first. (Were the types of its
-# fields given, compiled code would take it apart and build it anew wherever it is passed on. Its
+# fields given, compiled code would unpack and rebuild it wherever it is passed on. Its
 # flow is not among them: of tuples of numbers, Python's garbage collector keeps no list.)
 Slot: TypeAlias = tuple[Any, ...]
 
@@ -152,10 +152,10 @@ class Shelf:
         "slots",
     )
 
-    def __init__(self, size: int, shares: Shares[Account], live: dict[int, Item]) -> None:
+    def __init__(self, size: int, shares: Shares[TenantAccount], live: dict[int, Item]) -> None:
         """`live`: the waiting items, by id."""
         self.size = size  # up to this
-        self.largest = 0  # of the items that came
+        self.largest = 0  # size of an item that came
         self._shares = shares
         self._live = live
         self.items = 0
@@ -167,7 +167,7 @@ class Shelf:
         # each is closed when it ends.
         self.is_crowded = False
 
-    def push(self, item: Item, tenant: Account, penalty: float) -> None:
+    def push(self, item: Item, tenant: TenantAccount, penalty: float) -> None:
         """`penalty`: for being long, where the shortest go first."""
         shares = self._shares
         flow = self.flows.get(tenant.name)
@@ -197,7 +197,7 @@ class Shelf:
             self.owners.insert(place, flow)
 
     def first(self) -> tuple[Slot, Item] | None:
-        """The slot whose turn it is, and its item. Slots without an item are cleared."""
+        """The next slot and its item. Slots without an item are cleared."""
         slots, live, gone = self.slots, self._live, 0
         found: tuple[Slot, Item] | None = None
         for flow in self.owners:
@@ -212,7 +212,7 @@ class Shelf:
         return found
 
     def take(self, most: int) -> list[Item]:
-        """Up to so many rows from the front; the first item that does not fit stops."""
+        """Take up to this many rows from the front, until an item does not fit."""
         shares, live = self._shares, self._live
         taken: list[Item] = []
         rows = used = 0
@@ -246,8 +246,8 @@ class Shelf:
         return taken
 
     def cut(self, most: int) -> tuple[list[Slot], list[Flow]]:
-        """Take the first slots off, up to so many, with their flows. Each is for one item of one
-        row; where it turns out to be for none, `serve` says so."""
+        """Cut off up to this many slots from the front, with their flows. Each is for one item of
+        one row; `serve` returns None where there is none."""
         slots, owners = self.slots, self.owners
         if len(slots) <= most:
             self.slots, self.owners = [], []
@@ -281,7 +281,7 @@ class Shelf:
         return None if flow is None else flow.newest(self._live)
 
     def remove(self, item: Item, *, ran: bool) -> None:
-        """Out of turn: to run, or never to. It is not `live` any more."""
+        """Remove an item out of turn, to run or not. It is not `live` any more."""
         flow = self.flows[item.tenant]
         flow.has_gaps = True
         flow.gone += 1
@@ -296,7 +296,7 @@ class Shelf:
         self._shares.leave(flow.tenant, item.rows)
 
     def forget(self) -> None:
-        """Clear away what the departed have left, where that is much."""
+        """Clear away slots and items of left callers, if there are many."""
         items = self.items
         if len(self.slots) > 2 * items + SLACK or (self.slots and not items):
             self.compact()

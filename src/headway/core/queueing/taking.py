@@ -4,16 +4,16 @@ from bisect import bisect_right
 from typing import Final
 
 from headway.core.items import Item, key_of
-from headway.core.queueing.fairness import Account, Shares
+from headway.core.queueing.fairness import Shares, TenantAccount
 from headway.core.queueing.shelves import Shelf, Slot
 
 _AHEAD: Final = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
 
 
 def take_singles(
-    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
+    shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
-    """Up to so many, whose slots come first; from several shelves, in no order."""
+    """Take up to this many items, by the order of their slots, from several shelves."""
     shares.advance(_first_tag(shelves))
     taken = _serve(shelves, most, shares, live)
     while len(taken) < most and (more := [shelf for shelf in shelves if shelf.slots]):
@@ -31,9 +31,9 @@ def _first_tag(shelves: list[Shelf]) -> float:
 
 
 def _serve(
-    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
+    shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
-    """The items of the first so many slots, out of their flows."""
+    """Take the items of the first slots, this many, out of their flows."""
     first = shelves[0]
     if len(shelves) > 1 or len(first.flows) > 1 or first.owners[0].has_gaps:
         return _serve_each(shelves, most, shares, live)
@@ -46,9 +46,9 @@ def _serve(
 
 
 def _serve_each(
-    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
+    shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
-    """Likewise, of many tenants."""
+    """`_serve` for many tenants."""
     taken: list[Item] = []
     emptied = 0.0
     last = _last_slot(shelves, most)
@@ -76,7 +76,7 @@ def _serve_each(
 
 
 def _last_slot(shelves: list[Shelf], most: int) -> Slot | None:
-    """Of all their slots, in order, the last of so many; None: from each, as many as there are."""
+    """The last of the first slots, this many, of all shelves; None: there are no more than that."""
     if len(shelves) == 1:
         return None
     in_all = 0
@@ -86,7 +86,7 @@ def _last_slot(shelves: list[Shelf], most: int) -> Slot | None:
 
 
 def _slot_at(shelves: list[Shelf], place: int) -> Slot:
-    """Of all their slots, in order, the one at that place; there are as many."""
+    """The slot at this place in the order of all shelves; there are enough."""
     each = 2 * place // len(shelves) + _AHEAD
     slots: list[Slot] = []
     for shelf in shelves:

@@ -25,7 +25,7 @@ _BLOCK_SIZE = 32
 _STEP_TOKENS = 8192
 _SEQUENCES = 256  # at once: until there, one more costs a step little
 # The gap that most tokens have is a step of decodes alone; a step with a chunk may take a few times
-# as long, never more. Prompts so get done in few steps: each reads all weights again. (Record 80.)
+# as long, never more. Prompts so get done in few steps: each reads all weights again.
 _MAX_STRETCH, _LATE_STRETCH, _BURST_STRETCH = 4.5, 5.5, 2.0
 _LATE_AFTER = 2.6  # times as long as a prompt takes alone
 _TILE = 128  # rows of the vendor's matrix products

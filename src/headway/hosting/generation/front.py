@@ -1,7 +1,7 @@
 """The front's side of the sequences under way: text out of tokens, stop strings, readers.
 
-The engine's side says once a step, for all sequences, which tokens there are (`report`, from
-whatever thread it is in); one turn of the event loop then serves every reader. Knows no protocol.
+The engine's side reports once a step the new tokens of all sequences (`report`, from any thread);
+one turn of the event loop then serves every reader. Knows no protocol.
 """
 
 import asyncio
@@ -21,17 +21,20 @@ from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
 from headway.core.queueing.quota import Allowance
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, ModelFailed
-from headway.hosting.generation.pieces import Generation, Met, Piece
+from headway.hosting.explaining import GenerationTimes
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
 from headway.runtime.generation.adapter_book import AdapterBook, Answer
-from headway.runtime.generation.loop import Output, PlainTokens, parted
+from headway.runtime.generation.loop import PlainTokens, SequenceOutput, parted
 
 _SEEDS = 1 << 63
-_new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.__new__, Piece))
+_new_piece = cast(
+    "Callable[[tuple[Any, ...]], AnswerPiece]", functools.partial(tuple.__new__, AnswerPiece)
+)
 
 
 class Engine(Protocol):
@@ -69,7 +72,7 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1) if ids is None else ids
         self._answers: dict[int, _Answer] = {}  # by sequence
-        # Those whose readers left, with tokens set aside: until the engine says what it computed.
+        # Answers whose readers left, with a reservation: until the engine reports what it computed.
         self._left: dict[int, _Answer] = {}
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
@@ -92,9 +95,8 @@ class Front:
         if ask.allowance is not None:
             ask.allowance.reserve_tokens(unused, now)
         call = StreamCall(0, asked, self._loop)
-        call.start(may_rerun=False)
         request = self._requests[call] = _Request(call)
-        seed = asked.wishes.sampling.seed if asked.wishes.is_seeded else secrets.randbits(62)
+        seed = asked.options.sampling.seed if asked.options.is_seeded else secrets.randbits(62)
         for index in range(asked.count):
             number = next(self._ids)
             sequence = self._sequence(number, asked, index, ask, now)
@@ -103,7 +105,7 @@ class Front:
             answer = _Answer(
                 index,
                 request,
-                Detokenizer(self._text, asked.wishes.stops),
+                Detokenizer(self._text, asked.options.stops),
                 now,
                 explains=ask.story is not None,
                 asked=asked,
@@ -115,7 +117,7 @@ class Front:
             request.sequences.add(number)
             self._answers[number] = answer
             own_seed = (seed + index % asked.n) % _SEEDS
-            sampling = dataclasses.replace(asked.wishes.sampling, seed=own_seed)
+            sampling = dataclasses.replace(asked.options.sampling, seed=own_seed)
             try:
                 self._engine.submit(sequence, sampling)
             except HeadwayError:
@@ -127,8 +129,8 @@ class Front:
         return OpenStream(call, self._withdraw)
 
     def _most_tokens(self, asked: Generation) -> int:
-        """What its answers may come to, prompts included."""
-        most = asked.wishes.max_tokens
+        """The most tokens of its answers, prompts included."""
+        most = asked.options.max_tokens
         return asked.n * sum(
             len(prompt) + (self._room(prompt) if most is None else most) for prompt in asked.prompts
         )
@@ -137,21 +139,21 @@ class Front:
         return max(1, self._max_context - len(prompt))
 
     def _sequence(self, number: int, asked: Generation, index: int, ask: Ask, now: float) -> Asked:
-        wishes = asked.wishes
+        options = asked.options
         prompt = asked.prompts[index // asked.n]
         tenant = "" if self._is_shared else ask.tenant
-        is_salted = bool(tenant or wishes.cache_salt)
-        salt = f"{len(tenant)}:{tenant}{wishes.cache_salt}" if is_salted else ""
-        if wishes.sampling.scores_prompt:  # what is taken from the cache is not computed
+        is_salted = bool(tenant or options.cache_salt)
+        salt = f"{len(tenant)}:{tenant}{options.cache_salt}" if is_salted else ""
+        if options.sampling.scores_prompt:  # what is taken from the cache is not computed
             salt = f"-{number}"
-        own = frozenset() if wishes.ignore_eos else self._text.stop_ids
+        own = frozenset() if options.ignore_eos else self._text.stop_ids
         return Asked(
             id=number,
             arrived_at=now,
             prompt=prompt,
-            max_tokens=self._room(prompt) if wishes.max_tokens is None else wishes.max_tokens,
-            min_tokens=wishes.min_tokens,
-            stop_ids=own | wishes.stop_ids,
+            max_tokens=self._room(prompt) if options.max_tokens is None else options.max_tokens,
+            min_tokens=options.min_tokens,
+            stop_ids=own | options.stop_ids,
             priority=Priority[ask.priority.upper()],
             tenant=ask.tenant,
             deadline=math.inf if ask.deadline_ms is None else now + ask.deadline_ms / 1e3,
@@ -165,13 +167,13 @@ class Front:
 
     # ---- what comes back
 
-    def report(self, outputs: Sequence[Output]) -> None:
+    def report(self, outputs: Sequence[SequenceOutput]) -> None:
         """From any thread: one call for all sequences of a step."""
         if outputs:
             self.call_soon(lambda: self.deliver(*parted(outputs)))
 
-    def deliver(self, plain: PlainTokens, outputs: Sequence[Output]) -> None:
-        """The same, in the event loop."""
+    def deliver(self, plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
+        """`report` in the event loop."""
         now = time.monotonic()
         company = len(plain.tokens)
         if outputs:
@@ -194,7 +196,7 @@ class Front:
         """The hot path: all tokens but an answer's first and last. A reader that can take a piece
         at once gets it here; for the others they are queued."""
         answers = self._answers
-        gaps: dict[float, int] = {}  # since when so many had no token
+        gaps: dict[float, int] = {}  # how many tokens came, by the time of the token before
         for sequence, token in zip(plain.sequences, plain.tokens, strict=True):
             answer = answers.get(sequence)
             if answer is None:
@@ -202,7 +204,7 @@ class Front:
             since = answer.since
             text = answer.detokenizer.known.get(token)
             if since is None or not text:  # its first; or its text needs more than a look
-                self._take(answer, Output(sequence, token), company, now, queued)
+                self._take(answer, SequenceOutput(sequence, token), company, now, queued)
                 continue
             gaps[since] = gaps.get(since, 0) + 1
             answer.since = now
@@ -219,26 +221,26 @@ class Front:
     def _take(
         self,
         answer: "_Answer",
-        output: Output,
+        output: SequenceOutput,
         company: int,
         now: float,
         queued: list[tuple[StreamCall, Any]],
     ) -> None:
-        """Of an answer whatever comes."""
-        entry: Piece | HeadwayError | None
+        """Handle any output of an answer."""
+        entry: AnswerPiece | HeadwayError | None
         try:
             entry = answer.take(output, company, now, self._recorder)
         except Exception as failure:  # noqa: BLE001  one answer's, not the step's
             entry = self._failed(answer, failure)
         if answer.is_to_cancel:
             self._stop(answer, output.sequence)
-        is_middle = type(entry) is Piece and not answer.is_over
+        is_middle = type(entry) is AnswerPiece and not answer.is_over
         if entry is not None and not (is_middle and answer.call.take_direct(entry)):
             queued.append((answer.call, entry))
         if answer.is_over and self._end(output.sequence, answer):
             queued.append((answer.call, END))
 
-    def _settle_left(self, output: Output) -> None:
+    def _settle_left(self, output: SequenceOutput) -> None:
         if output.finished is not None or output.error is not None:
             answer = self._left.pop(output.sequence, None)
             if answer is not None:
@@ -260,7 +262,7 @@ class Front:
         return failed
 
     def _stop(self, answer: "_Answer", sequence: int) -> None:
-        """The engine knows no text: this ends it."""
+        """End a sequence at a stop string: the engine knows no text."""
         answer.is_to_cancel = False
         answer.since = None  # no token of it is shown any more
         self._cancel(sequence)
@@ -360,9 +362,9 @@ class _Answer:
         self.is_to_cancel = False
 
     def take(
-        self, output: Output, company: int, now: float, recorder: GenerationRecorder
-    ) -> Piece | None:
-        """What of it the caller sees. Raises what ended it, if that was an error."""
+        self, output: SequenceOutput, company: int, now: float, recorder: GenerationRecorder
+    ) -> AnswerPiece | None:
+        """The piece that the caller sees. Raises the error that ended the answer."""
         self.note_computed(output)
         if output.error is not None:
             self.is_over = True
@@ -378,15 +380,15 @@ class _Answer:
             return None  # it was on its way when a stop string was found
         return self._last(token, output.logprobs, finished, now, recorder)
 
-    def note_computed(self, output: Output) -> None:
+    def note_computed(self, output: SequenceOutput) -> None:
         finished = output.finished
         was_admitted = finished is not None and finished.admitted_at is not None
         if was_admitted or type(output.error) is ModelFailed:  # a step failed
             self._is_begun = True
 
     def settle(self) -> None:
-        """It has ended: its key gets back what it has not used. A prompt that was begun is used,
-        whether its caller saw a token of the answer or not; one that never was costs nothing."""
+        """The answer has ended: its key gets back unused tokens. A prompt is charged once its
+        computation has begun, even if its caller saw no token."""
         if self.reservation is not None:
             allowance, prompt, reserved = self.reservation
             used = prompt + self.tokens if self.tokens or self._is_begun else 0
@@ -405,7 +407,7 @@ class _Answer:
         if self.batches is not None:
             self.batches.append(company)
 
-    def _middle(self, token: int, company: int, logprobs: Any) -> Piece | None:
+    def _middle(self, token: int, company: int, logprobs: Any) -> AnswerPiece | None:
         """A token that is not the last."""
         self._count(company)
         text = self.detokenizer.step(token)
@@ -413,7 +415,7 @@ class _Answer:
             self._is_stopped = self.is_to_cancel = True
         if not text and logprobs is None and not self._shows_empty:
             return None
-        return Piece(self.index, text, token, logprobs)
+        return AnswerPiece(self.index, text, token, logprobs)
 
     def _last(
         self,
@@ -422,7 +424,7 @@ class _Answer:
         finished: Finished,
         now: float,
         recorder: GenerationRecorder,
-    ) -> Piece:
+    ) -> AnswerPiece:
         self.is_over = True
         if finished.reason is FinishReason.DEADLINE:
             recorder.finished("deadline_exceeded")
@@ -446,10 +448,10 @@ class _Answer:
         met = None if self.batches is None else self._met(finished, self.batches, now)
         if not is_shown and not (self._shows_end and is_end_id):
             token = logprobs = None
-        return Piece(self.index, text, token, logprobs, reason, finished, met)
+        return AnswerPiece(self.index, text, token, logprobs, reason, finished, met)
 
-    def _met(self, finished: Finished, batches: list[int], now: float) -> Met:
-        return Met(
+    def _met(self, finished: Finished, batches: list[int], now: float) -> GenerationTimes:
+        return GenerationTimes(
             queued_s=(finished.admitted_at or now) - self._arrived_at,
             first_token_s=(self._first_at or now) - self._arrived_at,
             took_s=now - self._arrived_at,

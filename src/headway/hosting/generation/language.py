@@ -1,11 +1,11 @@
-"""A served model's text side, off the event loop: prompts to tokens, tokens to what they spell."""
+"""A served model's text side, off the event loop: prompts to tokens, tokens to text."""
 
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headway.core.generation.wishes import Wishes
+from headway.core.generation.options import GenerationOptions
 from headway.errors import InputTooLarge, InvalidInput, QueueFull
 from headway.models.chat.grammars import Vocabulary
 from headway.models.chat.spelling import BYTES
@@ -24,11 +24,11 @@ class Language:
     def __init__(
         self, text: ChatText, *, vocabulary: int, max_context: int, has_grammars: bool = True
     ) -> None:
-        """`has_grammars`: the engine can be told which tokens may come next."""
+        """`has_grammars`: the engine can restrict the next token."""
         self.text = text
         self.vocabulary = vocabulary
         self.max_context = max_context
-        self._tokens = _spelled(text)
+        self._tokens = _token_bytes(text)
         self._helpers = ThreadPool(_HELPERS, "headway-text")
         self._trials = Trials(self._vocabulary)
         self._trying = ThreadPool(_MOST_TRIED, "headway-grammar")
@@ -38,7 +38,7 @@ class Language:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """What the model's makers recommend for requests that set nothing."""
+        """The options that the model's makers recommend."""
         return self.text.defaults
 
     async def read(self, prompt: Any) -> list[int]:
@@ -50,7 +50,7 @@ class Language:
         return self.tokens_of(prompt)
 
     def tokens_of(self, prompt: Any) -> list[int]:
-        """The same, in the caller's thread."""
+        """`read`, in the caller's thread."""
         if isinstance(prompt, str):
             self._check_text(prompt, "prompt")
             return self._encode(prompt, True)
@@ -116,10 +116,10 @@ class Language:
             if left:
                 self._waiting[client] = left
 
-    def check_named(self, wishes: Wishes) -> None:
+    def check_named(self, options: GenerationOptions) -> None:
         """Every token id that a caller names is one of the model's."""
-        self.check_ids(tuple(wishes.sampling.logit_bias), "logit_bias")
-        self.check_ids(tuple(wishes.stop_ids), "stop_token_ids")
+        self.check_ids(tuple(options.sampling.logit_bias), "logit_bias")
+        self.check_ids(tuple(options.stop_ids), "stop_token_ids")
 
     def check_ids(self, ids: Sequence[Any], field: str) -> None:
         for each in ids:
@@ -133,11 +133,11 @@ class Language:
         return found
 
     def bytes_of(self, token: int) -> bytes:
-        """What one token spells, of which a character may be only a part."""
+        """The bytes of one token, which may be a part of a character."""
         return self._tokens.get(token, b"")
 
     def name_of(self, token: int) -> str:
-        """As the vocabulary writes it."""
+        """The token as the vocabulary writes it."""
         return self.text.tokenizer.id_to_token(token) or ""
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -158,8 +158,8 @@ class Language:
             )
 
 
-def _spelled(text: ChatText) -> dict[int, bytes]:
-    """Every token's bytes: vocabularies spell them in letters of their own."""
+def _token_bytes(text: ChatText) -> dict[int, bytes]:
+    """The bytes of every token, which vocabularies write in alphabets of their own."""
     tokenizer = text.tokenizer
     added = {id_: each.content for id_, each in tokenizer.get_added_tokens_decoder().items()}
     is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder"))

@@ -1,7 +1,7 @@
 """A language model being served: the face that front ends and the keeper know from other models.
 
-Its engine runs in a process of its own or, where there are none, in a thread of this one, and says
-so when it starts. The seam is `Engine` in `front.py`: sequences go in, one message a step comes
+Its engine runs in a process of its own or, where those are not supported, in a thread of this one;
+the log shows which. The seam is `Engine` in `front.py`: sequences go in, one message a step comes
 back.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
-from headway.core.generation.wishes import NAMES, wishes_of
+from headway.core.generation.options import NAMES, generation_options
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place_engine
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, without_frames
@@ -27,7 +27,7 @@ from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapt
 from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.in_use import InUse
 from headway.hosting.registry import Array, Ask, ItemsMean, WorkerLine
 from headway.hosting.statistics import ModelStatistics
@@ -42,14 +42,13 @@ from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generation.adapter_book import AdapterBook
 from headway.runtime.generation.loop import StepRunner
+from headway.runtime.generation.messages import Welcome
 from headway.runtime.generation.thread import GenerationThread
-from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Decoded, Signature, side_of
 
 if TYPE_CHECKING:
     from headway.runtime.generation.process import EngineProcess
-    from headway.runtime.workers.process.options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 _INPUTS = (Tensor("text_input", "object", (-1,)),)
@@ -79,7 +78,7 @@ class ServedGenerator(InUse):
         self.model = model
         self.name = config.name
         self.version = version
-        self.max_batch_size = config.max_sequences or 64  # until the engine says
+        self.max_batch_size = config.max_sequences or 64  # until the engine is loaded
         self.statistics = ModelStatistics()
         self.recorder = GenerationRecorder()
         self.language: Language | None = None  # once it is loaded
@@ -152,8 +151,9 @@ class ServedGenerator(InUse):
 
     async def _start_process(self, engine: EngineModel, front: Front) -> Welcome:
         from headway.runtime.generation.process import EngineProcess
+        from headway.runtime.workers.process.options import ProcessOptions
 
-        options = process_options(self.config)
+        options = ProcessOptions.of(self.config, imports=(ENGINE_MODULE,))
         self._engine = process = EngineProcess(
             self.name, engine, options, report=front.deliver, tell=self._tell
         )
@@ -175,8 +175,8 @@ class ServedGenerator(InUse):
         """One short answer, so that the first caller does not pay for what is done once."""
         if self.config.warm_up:
             prompt = (next(iter(self.language.text.stop_ids), 0),) if self.language else (0,)
-            wishes = wishes_of({"max_tokens": 2, "temperature": 0, "ignore_eos": True})
-            stream = await self.open_stream(Generation((prompt,), wishes), Ask())
+            options = generation_options({"max_tokens": 2, "temperature": 0, "ignore_eos": True})
+            stream = await self.open_stream(Generation((prompt,), options), Ask())
             async for _ in stream:
                 pass
             self.recorder.reset()
@@ -289,17 +289,13 @@ class ServedGenerator(InUse):
 
     # ---- calling
 
-    def read(self, value: Any) -> Any:
-        """It takes texts, which are checked when they are asked for."""
-        return value
-
     def takes_parameter(self, name: str) -> bool:
         return name in NAMES
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
-        """Of a `Generation` its pieces; of a prompt (a text, messages, token ids) its text."""
+        """The pieces of a `Generation`, or the text for a prompt (a text, messages, token ids)."""
         ask.pay(1)
-        return ServedStream(self, value, self._in_time(ask))
+        return ServedStream(self, value, ask.within(self.config.timeout_ms))
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self._front is None or self.language is None:
@@ -310,7 +306,7 @@ class ServedGenerator(InUse):
             if ask.parameters:
                 name = next(iter(ask.parameters))
                 raise InvalidInput(f"{name}: is an unknown option")
-            self.language.check_named(value.wishes)
+            self.language.check_named(value.options)
             return self._front.open(value, ask)
         generation = await self._generation_of(value, ask.parameters or {})
         return _Texts(await self.open_stream(generation, _without_parameters(ask)), ask.story)
@@ -318,8 +314,8 @@ class ServedGenerator(InUse):
     async def _generation_of(self, value: Any, parameters: Mapping[str, Any]) -> Generation:
         assert self.language is not None
         ids = await self.language.read(value)
-        said = {name: _value(name, each) for name, each in parameters.items()}
-        return Generation((tuple(ids),), wishes_of({**self.language.defaults, **said}))
+        given = {name: _value(name, each) for name, each in parameters.items()}
+        return Generation((tuple(ids),), generation_options({**self.language.defaults, **given}))
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """The whole text."""
@@ -327,7 +323,7 @@ class ServedGenerator(InUse):
         return await self._predict(value, ask)
 
     async def _predict(self, value: Any, ask: Ask) -> str:
-        stream = ServedStream(self, value, self._in_time(ask))
+        stream = ServedStream(self, value, ask.within(self.config.timeout_ms))
         texts: list[str] = []
         try:
             async for text in stream:
@@ -374,15 +370,9 @@ class ServedGenerator(InUse):
         seconds = self.clock() - started
         self.statistics.record_request(rows=rows, seconds=seconds, error=error)
 
-    def _in_time(self, ask: Ask) -> Ask:
-        limit_ms = self.config.timeout_ms
-        if limit_ms is None or (ask.deadline_ms is not None and ask.deadline_ms <= limit_ms):
-            return ask
-        return dataclasses.replace(ask, deadline_ms=limit_ms)
-
 
 class _Texts(OpenStream):
-    """Of one answer's pieces only the text, where there is any."""
+    """The texts of one answer's pieces."""
 
     __slots__ = ("_pieces", "_story")
 
@@ -395,7 +385,7 @@ class _Texts(OpenStream):
 
     async def __anext__(self) -> Any:
         while True:
-            piece: Piece = await anext(self._pieces)
+            piece: AnswerPiece = await anext(self._pieces)
             if self._seen(piece):
                 return piece.text
 
@@ -404,7 +394,7 @@ class _Texts(OpenStream):
         reader: Callable[[], None] | None,
         direct: Direct | None = None,
     ) -> None:
-        def take(pieces: Sequence[Piece]) -> bool:
+        def take(pieces: Sequence[AnswerPiece]) -> bool:
             assert direct is not None
             if any(piece.met is not None for piece in pieces):
                 return False
@@ -419,7 +409,7 @@ class _Texts(OpenStream):
     def _take(self, most_bytes: float = math.inf) -> list[Any]:
         return [piece.text for piece in self._pieces.take(most_bytes) if self._seen(piece)]
 
-    def _seen(self, piece: Piece) -> bool:
+    def _seen(self, piece: AnswerPiece) -> bool:
         if piece.met is not None and self._story is not None:
             self._story.tell([piece.met])
         return bool(piece.text)
@@ -432,21 +422,6 @@ def _placement(config: ModelConfig) -> Placement:
         config.worker,
         needs_process=needs_process or ("pin" if config.pin else ""),
         has_processes=HAS_PROCESSES,
-    )
-
-
-def process_options(config: ModelConfig) -> "ProcessOptions":
-    from headway.runtime.workers.process.options import ProcessOptions
-
-    memory_mb, execute_ms = config.worker_memory_mb, config.execute_timeout_ms
-    return ProcessOptions(
-        max_restarts=config.max_restarts,
-        load_timeout_s=config.load_timeout_s,
-        execute_timeout_s=None if execute_ms is None else execute_ms / 1e3,
-        heartbeat_timeout_s=config.heartbeat_timeout_s,
-        memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
-        pin=config.pin,
-        imports=(ENGINE_MODULE,),
     )
 
 

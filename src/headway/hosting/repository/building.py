@@ -1,4 +1,4 @@
-"""From a version's folder to a model, not loaded yet. Which kind it is, its files say."""
+"""From a version's folder to a model, not loaded yet. Its files determine its kind."""
 
 import importlib.util
 import logging

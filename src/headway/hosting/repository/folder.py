@@ -1,4 +1,4 @@
-"""A folder of models: what there is, and whether it has changed. Reads, and loads nothing.
+"""A folder of models: which are there, and whether they have changed. Loads nothing.
 
     models/
       sentiment/
@@ -43,7 +43,7 @@ class VersionFolder:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model as it lies there. With an `error`, nothing of it can be used."""
+    """One model as it is on disk. With an `error`, nothing of it can be used."""
 
     name: str
     config: RepositoryModelConfig

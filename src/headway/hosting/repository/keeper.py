@@ -14,10 +14,10 @@ from headway.hosting.handles import Stages, Uses
 from headway.hosting.managed import ManagedModel
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
-    IndexEntry,
-    Readiness,
     Registry,
     ServedModel,
+    VersionEntry,
+    VersionReadiness,
     unknown_model,
 )
 from headway.hosting.repository.folder import ModelFolder, Repository
@@ -46,7 +46,7 @@ class Keeper:
         stages: Stages | None = None,
     ) -> None:
         """`given`: what makes a model of the configuration, by its name, where that is no target
-        but an object of the program's. `stages`: told of calls from one model to another."""
+        but an object of the program's. `stages`: records calls from one model to another."""
         self.registry = Registry()
         self._given = given or {}
         self._uses = Uses(self.registry, stages)
@@ -102,7 +102,7 @@ class Keeper:
             await asyncio.gather(*(model.close(left_s) for model in self._models.values()))
 
     def end_by(self, deadline: float) -> None:
-        """What has begun has until then, on the event loop's clock; else the server's `drain_s`."""
+        """Let requests under way run until then; without this call, for `drain_s`."""
         self._end_at = deadline
 
     async def wait_started(self) -> None:
@@ -155,10 +155,10 @@ class Keeper:
     def names(self) -> list[str]:
         return [name for name, model in self._models.items() if model.is_listed]
 
-    def readiness(self) -> list[Readiness]:
+    def readiness(self) -> list[VersionReadiness]:
         return [each for name in sorted(self._models) for each in self._models[name].readiness()]
 
-    def index(self) -> list[IndexEntry]:
+    def index(self) -> list[VersionEntry]:
         return [entry for name in sorted(self._models) for entry in self._models[name].index()]
 
     def why_not(self, name: str, version: str) -> HeadwayError | None:
@@ -171,7 +171,7 @@ class Keeper:
         return await self._model(name).wait_ready(version, timeout_s)
 
     async def load(self, name: str, override: Mapping[str, Any] | None = None) -> None:
-        """As it lies there now, with these settings until the next load."""
+        """Load the model as it is on disk, with these settings until the next load."""
         await self._discover(name)
         model = self._model(name)
         if override:
@@ -210,18 +210,18 @@ class Keeper:
         """Models as this configuration has them: what is new is loaded, what is gone unloaded, what
         differs reloaded beside the running one. Answers with a line for each."""
         before, self._configured = self._configured, {each.name: each for each in config.models}
-        said = []
+        changes = []
         for name in sorted({*before, *self._configured}):
             old, new = before.get(name), self._configured.get(name)
             if old == new:
                 continue
             if old is None:
-                said.append(f"model {name}: new")
+                changes.append(f"model {name}: new")
                 await self._come(name)
             else:
-                said.append(f"model {name}: " + ("gone" if new is None else "changed"))
+                changes.append(f"model {name}: " + ("gone" if new is None else "changed"))
                 await self._models[name].refresh()
-        return said
+        return changes
 
     async def _come(self, name: str) -> None:
         """One that has gone and comes back may still be busy with what it had begun."""
@@ -305,7 +305,7 @@ class Keeper:
         self._running.append(self._tasks.create_task(_told(life)))
 
     def _look(self, name: str) -> Listing | None:
-        """What there is of it now; in a thread."""
+        """The model as it is on disk; in a thread."""
         if name in self._configured or self._repository is None:
             return self._listing(name, None)
         return self._listing(name, self._repository.find(name))

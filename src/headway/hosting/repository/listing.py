@@ -1,4 +1,4 @@
-"""What there is of one model, at one moment: its settings, its versions, how to make each."""
+"""One model as it is on disk: its settings, its versions, how to make each."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""Keeps one model: loads, warms, switches and drains its versions, as its lifecycle says."""
+"""Keeps one model: loads, warms, switches and drains its versions, as its lifecycle decides."""
 
 import asyncio
 import dataclasses
@@ -10,7 +10,14 @@ from typing import TypeAlias
 from headway.config import ModelConfig
 from headway.core.items import Wait
 from headway.core.operating.health import Health
-from headway.core.operating.versions import Lifecycle, Load, Offer, Retire, State, VersionStatus
+from headway.core.operating.versions import (
+    Lifecycle,
+    Load,
+    Offer,
+    Retire,
+    VersionState,
+    VersionStatus,
+)
 from headway.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -22,10 +29,10 @@ from headway.errors import (
 from headway.hosting.managed import ManagedModel
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
-    IndexEntry,
-    Readiness,
     Registry,
     ServedModel,
+    VersionEntry,
+    VersionReadiness,
     unknown_model,
 )
 from headway.hosting.repository.building import forget_module
@@ -41,21 +48,21 @@ _log = logging.getLogger(__name__)
 MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelOrigin], ManagedModel]
 _SLOW_LOAD_S = 1.0
 _STATES = {
-    State.LOADING: "LOADING",
-    State.WARMING: "LOADING",
-    State.READY: "READY",
-    State.DRAINING: "UNLOADING",
+    VersionState.LOADING: "LOADING",
+    VersionState.WARMING: "LOADING",
+    VersionState.READY: "READY",
+    VersionState.DRAINING: "UNLOADING",
     None: "UNAVAILABLE",
 }
 
 
 class ModelKeeper:
-    """`run()` is its life; everything else says what shall be, and may be called at any time."""
+    """`run()` works until it is stopped; other methods set goals, and may be called any time."""
 
     def __init__(
         self,
         name: str,
-        look: Callable[[], Listing | None],  # what there is now; slow, reads files
+        look: Callable[[], Listing | None],  # the model as it is on disk; slow, reads files
         *,
         registry: Registry,
         make: MakeServed,
@@ -69,7 +76,7 @@ class ModelKeeper:
         self._crashed = crashed
         self._is_required = is_required
         self.error: Exception | None = None  # of the last load, if that failed
-        self.logs_failures = True  # False: the waiting caller says why it failed
+        self.logs_failures = True  # False: the waiting caller reports the failure
         self._look = look
         self._registry = registry
         self._make = make
@@ -77,7 +84,7 @@ class ModelKeeper:
         self._is_asked = is_asked
         self._drain_s = drain_s
         self._listing: Listing | None = None  # the last that could be used
-        self._mistake: str | None = None  # why what there is now cannot
+        self._mistake: str | None = None  # why the files on disk cannot
         self._life = Lifecycle()
         self._served: dict[int, ManagedModel] = {}  # by the id of the copy
         self._waiting = 0
@@ -87,7 +94,7 @@ class ModelKeeper:
     # ---- what shall be
 
     def show(self, listing: Listing | None) -> None:
-        """This is what there is of it now; None: it is gone. A mistake changes nothing."""
+        """The model as it is on disk now; None: it is gone. A mistake changes nothing."""
         if listing is not None and listing.error is not None:
             if listing.error != self._mistake:
                 _log.error("model %s: %s", self.name, listing.error)
@@ -170,10 +177,10 @@ class ModelKeeper:
             return not self._life.is_wanted  # unloaded on purpose
         return self.is_settled
 
-    def readiness(self) -> list[Readiness]:
+    def readiness(self) -> list[VersionReadiness]:
         serving = self._life.serving()
         return [
-            Readiness(
+            VersionReadiness(
                 self.name,
                 str(version),
                 version in serving and self._served[serving[version]].is_ready,
@@ -198,20 +205,20 @@ class ModelKeeper:
         has_failed = self._failure() is not None and self._life.resolve() is None
         return self.is_callable and not has_failed
 
-    def index(self) -> list[IndexEntry]:
+    def index(self) -> list[VersionEntry]:
         entries = [self._entry(each) for each in self._life.index()]
         if not entries and not self.is_gone:
-            entries = [IndexEntry(self.name, "", "UNAVAILABLE", "it has no version: 1, 2, …")]
+            entries = [VersionEntry(self.name, "", "UNAVAILABLE", "it has no version: 1, 2, …")]
         if self._mistake is None:
             return entries
         return [dataclasses.replace(entry, reason=self._mistake) for entry in entries]
 
-    def _entry(self, status: VersionStatus) -> IndexEntry:
+    def _entry(self, status: VersionStatus) -> VersionEntry:
         state, reason = _STATES[status.state], status.reason
         answering = self._life.resolve(status.version)
         if answering is not None and not self._served[answering].is_ready:
             state, reason = "UNAVAILABLE", self._served[answering].trouble or reason
-        return IndexEntry(self.name, str(status.version), state, reason)  # type: ignore[arg-type]
+        return VersionEntry(self.name, str(status.version), state, reason)  # type: ignore[arg-type]
 
     def why_not(self, version: str) -> HeadwayError | None:
         """Why it does not answer; None: it will, for a caller that waits."""

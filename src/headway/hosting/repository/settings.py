@@ -1,4 +1,4 @@
-"""A model's `model.toml`, and what a `load` from afar may change of it for once."""
+"""A model's `model.toml`, and the settings that a `load` request may override."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _ONLY_HERE = frozenset(["name", "target", "options"])  # a `load` over the API m
 class VersionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[versions]`: which ones are served. One of the three; absent: the latest."""
 
-    latest: Annotated[int, Meta(ge=1, description="so many, the highest numbers")] | None = None
+    latest: Annotated[int, Meta(ge=1, description="the highest numbers, this many")] | None = None
     all: Annotated[bool, Meta(description="every one that there is")] = False
     listed: Annotated[tuple[int, ...], Meta(description="these, and no others")] = ()
 

@@ -1,5 +1,5 @@
-"""Models are loaded one at a time, for probes must not disturb each other; but no load that hangs
-keeps the others waiting."""
+"""Models are loaded one at a time, so that probes do not disturb each other; a load that hangs does
+not block the others."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class LoadTurns:
 
 
 class Turn:
-    """One load's. After a while it is alone no longer, until it says that it must be."""
+    """The turn of one load. After a while others may load beside it, until it asks to be alone."""
 
     def __init__(self, turns: LoadTurns, what: str) -> None:
         self._turns = turns

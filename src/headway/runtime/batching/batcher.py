@@ -12,7 +12,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -24,11 +23,11 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    Literal,
     ParamSpec,
     Self,
     TypeAlias,
     TypeVar,
+    Unpack,
 )
 
 from headway.core.costs import CostTable
@@ -42,7 +41,7 @@ from headway.runtime.batching.fan_out import FanOut, LongCall
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.parts import BatcherParts
 from headway.runtime.batching.statistics import Statistics, statistics_of
-from headway.runtime.calling.inputs import CallOptions
+from headway.runtime.calling.inputs import CallKeywords, CallOptions
 from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.streams import OpenStream, StreamCall
 from headway.runtime.events import Observer
@@ -57,7 +56,6 @@ Out = TypeVar("Out")
 P = ParamSpec("P")
 S = TypeVar("S")
 M = TypeVar("M")
-PriorityName = Literal["high", "normal", "low"]
 Target: TypeAlias = (
     Callable[[list[In]], Awaitable[Sequence[Out]]]
     | Callable[[list[In]], Sequence[Out]]
@@ -67,7 +65,7 @@ Target: TypeAlias = (
     | type[TensorModel]
 )
 _GRACE_S = (
-    0.001  # past a deadline: what is still queued is refused by the scheduler, which says why
+    0.001  # past a deadline: the scheduler refuses items that are still queued, with the reason
 )
 
 
@@ -106,8 +104,8 @@ class Batcher(Generic[In, Out]):
         is_floating: bool = False,
         make: Callable[[], Any] | None = None,
     ) -> Self:
-        """`is_floating`: it is never opened, and it follows its callers from loop to loop;
-        `make`: the model once more, in another process."""
+        """`is_floating`: it is never opened, and follows its callers from loop to loop; `make`:
+        makes the model again, in another process."""
         batcher = cls.__new__(cls)
         batcher._set_up(BatcherParts(model, options, is_floating=is_floating, make=make))
         return batcher
@@ -121,12 +119,12 @@ class Batcher(Generic[In, Out]):
         tell_when_forked(self)
 
     def _take_parts(self) -> None:
-        """At hand, for every call."""
+        """Keep the parts that every call needs as attributes."""
         parts = self._parts
         self._decider, self._shell, self._entrance = parts.decider, parts.shell, parts.entrance
 
     def after_fork(self) -> None:
-        """In the child: nothing of what runs for it is here."""
+        """In the child process, which has no threads or workers of the parent."""
         self._parts.after_fork()
         self._take_parts()
 
@@ -153,39 +151,26 @@ class Batcher(Generic[In, Out]):
 
     # ---- calling
 
-    async def submit(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> Out:
+    async def submit(self, value: Any, **options: Unpack[CallKeywords]) -> Out:
         """The result for one value, computed together with its neighbours.
 
-        `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch;
-        `parameters`: keywords for the model; one that it does not take is refused.
+        Options: `priority` (high, normal, low); `deadline_ms`: the answer is worthless later;
+        `tenant`: whose share it takes; `partition`: only equals share a batch; `parameters`:
+        keywords for the model; one that it does not take is refused.
         """
         loop = asyncio.get_running_loop()
-        entered_at = 0.0 if deadline_ms is None else now_here()
+        deadline_ms, entered_at = None, 0.0
         call: Call | LongCall | None = None
-        if (
-            self.is_uniform
-            and partition is None
-            and deadline_ms is None
-            and priority == "normal"
-            and tenant == ""
-            and not parameters
-        ):
+        if not options and self.is_uniform:
             if self._is_simple:
                 call = self._entrance.enqueue_plain(value, loop)
             elif (row := self._parts.inputs.row(value)) is not None:
                 call = self._entrance.enqueue_plain(row, loop)
         if call is None:
-            options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
-            call = await self._entrance.ask(value, loop, options)
+            asked = CallOptions.of(options)
+            deadline_ms = asked.deadline_ms
+            entered_at = 0.0 if deadline_ms is None else now_here()
+            call = await self._entrance.ask(value, loop, asked)
         if deadline_ms is not None:
             return await self._answer_in_time(call, entered_at, deadline_ms)  # type: ignore[no-any-return]
         result: Any
@@ -198,32 +183,22 @@ class Batcher(Generic[In, Out]):
             result = await self._off_loop("finish", self._finish, result)
         return result  # type: ignore[no-any-return]  # a cast would be a call for every caller
 
-    async def explain(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> Explained[Out]:
-        """`submit`, and with the result its story: which batch, why it left, where the time went.
+    async def explain(self, value: Any, **options: Unpack[CallKeywords]) -> Explained[Out]:
+        """`submit`, and how the result came about: which batch, why it left, where the time went.
 
-        (Not in terms of each other: a caller that asks for no story should not pay for one.)
+        (Separate from `submit`: callers without an explanation should not pay for one.)
         """
         loop = asyncio.get_running_loop()
-        entered_at = now_here()
-        options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
-        call = await self._entrance.ask(value, loop, options)
-        result = await self._answer_in_time(call, entered_at, deadline_ms)
+        entered_at, asked = now_here(), CallOptions.of(options)
+        call = await self._entrance.ask(value, loop, asked)
+        result = await self._answer_in_time(call, entered_at, asked.deadline_ms)
         return Explained(result, explanation_of(call))
 
     async def _answer_in_time(
         self, call: Call | LongCall, entered_at: float, deadline_ms: float | None
     ) -> Any:
-        """The finished answer, or DeadlineExceeded wherever the time went. While it is queued, the
-        scheduler says so itself."""
+        """The finished answer, or DeadlineExceeded, wherever the call is by then. A queued item is
+        refused by the scheduler itself."""
         deadline = deadline_at(entered_at, deadline_ms)
         timer = self._expire_at(call, deadline)
         try:
@@ -242,12 +217,12 @@ class Batcher(Generic[In, Out]):
         self, call: Call | LongCall | StreamCall, deadline: float | None
     ) -> asyncio.TimerHandle | None:
         if deadline is None or deadline == math.inf or isinstance(call, LongCall):
-            return None  # a long one sees to it itself
+            return None  # a LongCall has a deadline of its own
         left_s = max(0.0, deadline - now_here()) + _GRACE_S
         return asyncio.get_running_loop().call_later(left_s, self._entrance.expire, call)
 
     async def submit_row(self, value: Any) -> Out:
-        """`submit` for one row that a front end has checked already, and that has no wishes."""
+        """`submit` for one row that a front end has checked already, and that sets no option."""
         loop = asyncio.get_running_loop()
         call = self._entrance.enqueue_plain(value, loop) if self.is_uniform else None
         if call is None:
@@ -261,19 +236,19 @@ class Batcher(Generic[In, Out]):
         return result  # type: ignore[no-any-return]  # as in `submit`
 
     def submit_direct(self, call: DirectCall) -> bool:
-        """For a front end in the batcher's own loop: one row, already checked, no wishes.
+        """For a front end in the batcher's own loop: one row, already checked, without options.
 
         False: it cannot be taken this way now; `submit` says why.
         """
         return self.is_uniform and self._entrance.enqueue_direct(call)
 
     def withdraw(self, call: DirectCall) -> None:
-        """Its caller is gone."""
+        """Take back a call: its caller has left."""
         call.is_done = True
         self._entrance.withdraw(call)
 
     def fan_out(self, *, rows: int = 1, deadline_ms: float | None = None) -> FanOut:
-        """For one request of many values of up to so many rows each: feeds them to the queue."""
+        """Feeds the values of one request to the queue, each of up to `rows` rows."""
         return self._entrance.fan_out(rows=rows, deadline_ms=deadline_ms)
 
     async def many(self, values: Iterable[Any], **options: Any) -> list[Out]:
@@ -285,7 +260,7 @@ class Batcher(Generic[In, Out]):
         return await self._many(self.submit, values, options)
 
     async def explain_many(self, values: Iterable[Any], **options: Any) -> list[Explained[Out]]:
-        """`many`, each result with its story."""
+        """`many`, each result with its explanation."""
         return await self._many(self.explain, values, options)
 
     async def _many(
@@ -324,48 +299,22 @@ class Batcher(Generic[In, Out]):
             future.cancel()  # e.g. Ctrl-C: nobody waits for the answer
             raise
 
-    async def stream(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Any]:
+    async def stream(self, value: Any, **options: Unpack[CallKeywords]) -> AsyncIterator[Any]:
         """The chunks of one value's answer, as its batch produces them."""
-        stream = await self.open_stream(
-            value,
-            priority=priority,
-            deadline_ms=deadline_ms,
-            tenant=tenant,
-            partition=partition,
-            parameters=parameters,
-        )
+        stream = await self.open_stream(value, **options)
         try:
             async for chunk in stream:
                 yield chunk
         finally:
             stream.close()
 
-    async def open_stream(
-        self,
-        value: Any,
-        *,
-        priority: PriorityName = "normal",
-        deadline_ms: float | None = None,
-        tenant: str = "",
-        partition: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> OpenStream:
+    async def open_stream(self, value: Any, **options: Unpack[CallKeywords]) -> OpenStream:
         """`stream`, once it is queued. The caller that opens it closes it."""
         if not self._parts.maker.streams:
             raise InvalidInput(f"{self.name} does not stream")
-        entered_at = now_here()
-        deadline = deadline_at(entered_at, deadline_ms)
-        options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
-        call = await self._entrance.ask_stream(value, entered_at, options)
+        entered_at, asked = now_here(), CallOptions.of(options)
+        deadline = deadline_at(entered_at, asked.deadline_ms)
+        call = await self._entrance.ask_stream(value, entered_at, asked)
         return OpenStream(call, self._entrance.withdraw, self._expire_at(call, deadline))
 
     def check_parameters(self, given: Mapping[str, Any]) -> None:
@@ -391,7 +340,8 @@ class Batcher(Generic[In, Out]):
         limit_s: float = 30.0,
         _watcher: ProbeWatcher | None = None,
     ) -> CostTable:
-        """Time the model on batches of these typical values, so that no decision is made blind.
+        """Time the model on batches of these typical values, so that decisions rest on
+        measurements.
 
         Before traffic. Give values of several lengths where length matters and `size=` is set.
         """
@@ -422,9 +372,8 @@ class Batcher(Generic[In, Out]):
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more: it has crashed, its workers were given up, each is
-        stuck in a batch, or so are the calls around it. Empty while it works, and before and after
-        its life."""
+        """Why nothing completes any more: a crash, workers given up or stuck, or callbacks that
+        hang. Empty while it works, and before and after its life."""
         crash, suspended = self._shell.crash, self._shell.suspended
         if crash is not None:
             return f"{self.name} crashed: {type(crash).__name__}: {crash}"
@@ -447,12 +396,12 @@ class Batcher(Generic[In, Out]):
 
     @property
     def worker_processes(self) -> "list[WorkerStatus]":
-        """What each worker process does; none where the model runs in this one."""
+        """The status of each worker process; empty if the model runs in this one."""
         return [] if self._parts.maker.team is None else self._parts.maker.team.statuses
 
     @property
     def policy(self) -> Policy:
-        """The levers in force."""
+        """The settings in force."""
         return self._parts.maker.policy
 
     def observe(self, observer: Observer) -> None:
@@ -460,8 +409,8 @@ class Batcher(Generic[In, Out]):
         self._parts.observers.add(observer)
 
     def follow(self, follower: Follower) -> None:
-        """Tell this callable the ids of each call's items, in that call's own context: so traces
-        and logs find out which batch a request was in."""
+        """Tell this callable the ids of each call's items, in that call's own context: so that
+        traces and logs know the batch of a request."""
         self._parts.followers.append(follower)
 
     def statistics(self) -> Statistics:
@@ -471,6 +420,6 @@ class Batcher(Generic[In, Out]):
 def _each(values: Iterable[Any]) -> Iterator[Any]:
     try:
         return iter(values)
-    except TypeError:  # also of what claims to be iterable, as an array of no dimension
+    except TypeError:  # also for an array of no dimension, which claims to be iterable
         kind = type(values).__name__
         raise InvalidInput(f"many() takes the values of several calls, not {kind}") from None

@@ -12,20 +12,21 @@ from typing import NamedTuple
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import CostTable
 from headway.core.items import Batch, Refusal, Refuse, Run
-from headway.core.operating.health import Running
+from headway.core.operating.health import RunningBatch
 from headway.core.queueing.admission import refusal_error
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
+from headway.runtime.batching.call_queue import CallQueue, Refusals
 from headway.runtime.batching.losses import Losses
 from headway.runtime.batching.making import ModelJobs
-from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.room import Room
 from headway.runtime.batching.shell import Arrival, Shell
 from headway.runtime.batching.worker_pool import WorkerPool
-from headway.runtime.calling.faults import is_error, name_of, readable, text_of
+from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
 from headway.runtime.events import BatchFinished, BatchStarted, Observers, OutOfMemory
 from headway.runtime.jobs.jobs import BatchJob, Job
+from headway.runtime.jobs.rerunning import unusable
 
 
 class BatchDecision(NamedTuple):
@@ -50,7 +51,7 @@ class BatchDecider:
         self.queue = CallQueue(scheduler)
         self.pool = WorkerPool()
         self.jobs: dict[int, BatchJob] = {}
-        self.takes_plain = False  # nothing needs a look: the hot path is open
+        self.takes_plain = False  # calls need no checks: the hot path is open
         self._maker = maker
         self._observers = observers
         self._free_workers, self._away = self.pool.free, self.pool.away
@@ -65,7 +66,7 @@ class BatchDecider:
         return self.queue.is_idle
 
     def start(self, event_loop: EventLoop) -> None:
-        """Raises NotReady where there are no threads to be had; harmless then."""
+        """Raises NotReady if no threads can be started; nothing has changed then."""
         self.pool.fill(self._maker.make_workers(event_loop, self.shell.current_loop))
         self.queue.scheduler.set_workers(self.pool.numbers_present)
 
@@ -73,7 +74,7 @@ class BatchDecider:
         """Queue the whole inbox; others append meanwhile. Each caller is among `unanswered` before
         anything can fail."""
         event_loop, is_elsewhere = self.shell.current_loop(), None
-        if self.shell.floating is not None:  # it may have moved while a call was being noted
+        if self.shell.floating is not None:  # it may have moved since a call was put into the inbox
             loop = event_loop.loop
             is_elsewhere = lambda call: call.future.get_loop() is not loop  # noqa: E731
         for call, error in self.queue.accept(inbox, is_elsewhere):
@@ -95,7 +96,7 @@ class BatchDecider:
             elif isinstance(action, Refuse):
                 refused += action.refusals
             else:
-                # only now: until here, a crash must find them among the calls
+                # last: after a crash above, their callers must still be among the calls
                 refusals = self.queue.take_refused(refused) if refused else []
                 return BatchDecision(jobs, refusals, event_loop), action.until
 
@@ -113,7 +114,7 @@ class BatchDecider:
 
     def forget(self) -> None:
         """The end: the shell answers all callers. Results of running batches are dropped."""
-        if self.shell.crash is None:  # else the scheduler may be what is broken
+        if self.shell.crash is None:  # after a crash, the scheduler may be broken
             self.queue.cancel_all()
         self.queue.calls.clear()
 
@@ -129,7 +130,7 @@ class BatchDecider:
             worker.stop()
 
     def entry_changed(self) -> None:
-        """The shell takes calls from now on, or takes none; or calls have to be looked at."""
+        """The shell has opened or closed to calls, or calls need checks from now on."""
         self.takes_plain = self.shell.takes_calls and not self.losses.poison
         if self.room.is_awaited:
             self.room.look()
@@ -145,7 +146,7 @@ class BatchDecider:
                 call.fail(self._lost_batch())
 
     def move(self, event_loop: EventLoop) -> None:
-        """From virtual time to the real one, or back: threads in real time, none in virtual."""
+        """Switch between virtual and real time: there are threads in real time only."""
         if self.jobs:
             return
         old = self.pool.workers
@@ -156,7 +157,7 @@ class BatchDecider:
     # ---- batches start
 
     def _make_job(self, batch: Batch, event_loop: EventLoop) -> BatchJob:
-        """Its callers are found among the calls or the jobs, wherever this breaks."""
+        """If this raises, its callers are still among the calls or the jobs."""
         calls: list[Answerable] = []
         try:
             self.queue.take(batch, calls)
@@ -190,7 +191,7 @@ class BatchDecider:
     # ---- and come back
 
     def finished(self, job: BatchJob) -> None:
-        """A worker is done; called in its thread. First the next batch, then the answers."""
+        """A worker is done; called in its thread. The next batch starts before answers are sent."""
         stepped = self.shell.step(functools.partial(self._take_back, job))
         if stepped is None:
             return  # it was answered as lost
@@ -233,7 +234,7 @@ class BatchDecider:
                     call.succeed(result)
             except BaseException as error:  # noqa: BLE001  a result that cannot be read, parts that do not join
                 failed += 1
-                call.fail(_unusable(self.name, error))
+                call.fail(unusable(self.name, error))
         if refusals:
             self._tell_refused(refusals)
         if self._observers:
@@ -274,20 +275,20 @@ class BatchDecider:
 
     # ---- batches that run too long, or for nobody
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningBatch]:
         with self.shell.lock:
-            return [Running(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
+            return [RunningBatch(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
 
     def abandon(self, batch_id: int, error: HeadwayError) -> None:
-        """Answer the callers of a running batch. What it still brings is dropped; its worker is
-        busy until then. In the event loop."""
+        """Answer the callers of a running batch with an error. Its results are dropped, and its
+        worker is busy until they come. In the event loop."""
         with self.shell.lock:
             job = self.jobs.get(batch_id)
         for call in () if job is None else job.calls:
             call.fail(error)
 
     def tell_unwanted(self) -> None:
-        """Running batches that nobody waits for any more, where their model wants to know."""
+        """Notify models that asked for it of running batches whose callers have all left."""
         with self.shell.lock:
             tokens = [job.cancel for job in self.jobs.values() if job.cancel is not None]
         for token in tokens:
@@ -303,10 +304,3 @@ class BatchDecider:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""
         scheduler.set_workers(self.pool.numbers_present)
         self.queue.scheduler = scheduler
-
-
-def _unusable(name: str, error: BaseException) -> ModelFailed:
-    why = f"{name_of(error)}: {text_of(error)}"
-    failure = ModelFailed(f"{name} returned an unusable result: {why}")
-    failure.__cause__ = readable(error)
-    return failure

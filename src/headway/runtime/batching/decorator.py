@@ -30,7 +30,7 @@ class BatchedFunction(Generic[In, Out]):
         functools.update_wrapper(self, function)
         self.function = function
         self.options = options
-        self._attribute: str | None = None  # as a method: what it is called in its class
+        self._attribute: str | None = None  # as a method: its name in its class
         self.batcher: Batcher[In, Out] = Batcher.from_options(
             function, BatcherOptions.of(options), is_floating=True
         )
@@ -51,7 +51,7 @@ class BatchedFunction(Generic[In, Out]):
         await self.batcher.close(drain_s=drain_s)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if self._attribute not in (None, name):  # instances keep theirs under one name
+        if self._attribute not in (None, name):  # each instance keeps its own under one name
             raise TypeError(f"{self._attribute} is batched and cannot be called {name} as well")
         self._attribute = name
 
@@ -66,7 +66,7 @@ class BatchedFunction(Generic[In, Out]):
         )
         if self._attribute is None:
             return bound
-        # Found first from now on. Of two threads that come at once, one makes it.
+        # From now on Python finds this attribute first. `setdefault`: two threads may come at once.
         return vars(instance).setdefault(self._attribute, bound)  # type: ignore[no-any-return]
 
 
@@ -92,7 +92,7 @@ def batched(function: Callable[..., Any] | None = None, /, **options: Any) -> An
 
 class _Decorator:
     def __init__(self, options: dict[str, Any]) -> None:
-        BatcherOptions.of(options)  # a wrong one is told where it is typed
+        BatcherOptions.of(options)  # a wrong option fails in the line where it is typed
         self._options = options
 
     @overload

@@ -1,4 +1,4 @@
-"""How callers come to the queue of a batcher, and how they leave it early."""
+"""Callers enter the queue of a batcher here, and leave it early."""
 
 import asyncio
 import concurrent.futures
@@ -19,13 +19,13 @@ from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import StreamCall
 from headway.runtime.events import Cancelled
 
-_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
-_NO_REQUEST = Item(0, 0.0)[8:]  # of one that is no part of a larger request
+_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller set no option
+_NO_BUCKET = Item(0, 0.0)[8:]  # the last field; the scheduler sets it
 Follower = Callable[[tuple[int, ...]], None]
 
 
 class Queued(Protocol):
-    """A call, as far as its items go."""
+    """The items of a call."""
 
     @property
     def item_ids(self) -> tuple[int, ...]: ...
@@ -49,11 +49,11 @@ class Entrance:
         self._followers = followers
         self._ids = decider.queue.ids
 
-    # ---- coming in, with no wishes
+    # ---- coming in, without options
 
     def enqueue_plain(self, value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
-        """The hot path: a value with no wishes, from the batcher's own loop. None: take the other
-        way."""
+        """The hot path: a value without options, from the batcher's own loop. None: use
+        `ask`."""
         event_loop = self._shell.event_loop
         if event_loop is None or event_loop.loop is not loop or not self._decider.takes_plain:
             return None
@@ -67,11 +67,11 @@ class Entrance:
         return call
 
     def enqueue_direct(self, call: DirectCall) -> bool:
-        """The same for a call without a future, in a batcher that never moves from its loop, while
-        it has no followers: such a call has no context.
+        """`enqueue_plain` for a call without a future, in a batcher with a loop of its own and
+        without followers: such a call has no context.
 
-        False: take the other way. (That we are in that loop is the caller's word: to ask costs a
-        system call.)
+        False: use `ask`. (The caller guarantees that this is the batcher's loop: a check would
+        cost a system call.)
         """
         shell = self._shell
         event_loop = shell.event_loop
@@ -87,7 +87,7 @@ class Entrance:
         shell.put((item, call), event_loop.loop)
         return True
 
-    # ---- coming in, with wishes
+    # ---- coming in, with options
 
     async def ask(
         self, value: Any, loop: asyncio.AbstractEventLoop, options: CallOptions
@@ -96,7 +96,7 @@ class Entrance:
         tenant, deadline_ms = options.tenant, options.deadline_ms
         entered_at = now_here() if self._inputs.are_prepared else None
         read = await self._read(value, entered_at, options)
-        if read.rows > 1 and read.rows > self._maker.policy.window_rows:
+        if read.rows > 1 and read.rows > self._queue.scheduler.part_rows(read.size):
             if deadline_ms is not None and entered_at is not None:
                 deadline_ms -= (now_here() - entered_at) * 1e3
             return self._long_call(read, tenant, deadline_ms)
@@ -124,7 +124,7 @@ class Entrance:
 
     @contextmanager
     def refusals_reported(self) -> Iterator[None]:
-        """Of callers that are refused before they are queued."""
+        """Report callers that are refused before they are queued."""
         try:
             yield
         except HeadwayError as error:
@@ -141,7 +141,8 @@ class Entrance:
             return self._enqueue(part, asyncio.get_running_loop(), tenant, left_ms, None)
 
         fan_out = self.fan_out(rows=most, deadline_ms=deadline_ms)
-        return LongCall(pieces_of(read.rows, most), fan_out, enqueue, self.withdraw, maker.join)
+        pieces = pieces_of(read.rows, most)
+        return LongCall(pieces, fan_out, enqueue, self.withdraw, maker.join, self._shell.name)
 
     def fan_out(self, *, rows: int, deadline_ms: float | None) -> FanOut:
         policy, rows = self._maker.policy, max(1, rows)
@@ -178,7 +179,7 @@ class Entrance:
                 if chain:
                     call.chain = chain
                     self._maker.has_nested = True
-                self._submit(item, call)
+                self._queue.submit(item, call)
                 try:
                     shell.order_drive(event_loop)
                 except Closed:
@@ -204,17 +205,8 @@ class Entrance:
         if deadline is None:
             deadline = math.inf
         _, rows, size, priority, partition = read
-        more = (rows, size, priority, tenant, deadline, partition, *_NO_REQUEST)
+        more = (rows, size, priority, tenant, deadline, partition, *_NO_BUCKET)
         return new_item((next(self._ids), now, *more))
-
-    def _submit(self, item: Item, call: Any) -> None:
-        if item.rows > 1 and item.rows > self._queue.scheduler.part_rows(item.size):
-            maker = self._maker
-            self._queue.submit_parts(
-                item, call, cut=maker.cut, join=maker.join, cancel=self._forget
-            )
-        else:
-            self._queue.submit(item, call)
 
     def _tell_followers(self, call: Queued) -> None:
         for follower in self._followers:
@@ -224,7 +216,7 @@ class Entrance:
 
     def withdraw(self, call: Queued) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
-        if not call.item_ids:  # of many pieces, which are withdrawn one by one
+        if not call.item_ids:  # a LongCall, which withdraws its pieces itself
             return
         was_queued = self._forget(call.item_ids)
         if not was_queued:
@@ -233,7 +225,7 @@ class Entrance:
         self._shell.drive_soon()  # the item may have been what a timer or a drain waits for
 
     def expire(self, call: Call | StreamCall) -> None:
-        """Its deadline has passed, wherever it is. In the caller's loop."""
+        """The deadline of a call has passed. In the caller's loop."""
         if call.is_done:
             return
         error = DeadlineExceeded(f"{self._shell.name} did not answer before the deadline")
@@ -261,11 +253,11 @@ def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
     except (TypeError, ValueError):  # a text, a list, an array
         deadline_s = math.nan
     if math.isnan(deadline_s) or isinstance(deadline_ms, bool):
-        kind = type(deadline_ms).__name__  # what it shows itself as may fail, or be of any length
+        kind = type(deadline_ms).__name__  # its repr may fail, or be very long
         raise InvalidInput(f"deadline_ms is not a number, but {kind}")
     return entered_at + deadline_s
 
 
 def now_here() -> float:
-    """By the clock of the event loop that this runs in."""
+    """The time on the clock of the running event loop."""
     return EventLoop(asyncio.get_running_loop()).clock()

@@ -1,4 +1,4 @@
-"""How one value came to its answer: which batch it was in, why that left, where the time went."""
+"""The explanation of one answer: which batch it was in, why that left, where the time went."""
 
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -13,7 +13,7 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """In the order in which they finished; several where a value of many rows was cut."""
+    """Several batches if a value of many rows was cut, in the order in which they finished."""
 
     batches: tuple[Batch, ...]
     times: tuple[ItemTimes, ...]  # of this value, in each of the batches

@@ -13,14 +13,15 @@ from typing import Any, TypeVar
 from headway.errors import DeadlineExceeded, HeadwayError, QueueFull, Shed
 from headway.runtime.batching.room import Room
 from headway.runtime.driving.calls import Call, Ran
+from headway.runtime.jobs.rerunning import unusable
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 _NEVER = -1
 
 
-class Pace:
-    """So many in one turn of the event loop: between two of them others are served."""
+class TurnPace:
+    """Limits the calls that begin in one turn of the event loop, so that others are served, too."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -59,17 +60,16 @@ class FanOut:
         self, room: Room, *, width: int, a_turn: int, deadline_ms: float | None = None
     ) -> None:
         self._room = room
-        self._pace = Pace(max(1, a_turn))
+        self._pace = TurnPace(max(1, a_turn))
         self._width = max(1, width)
-        # numpy's float32 would make the clock one.
+        # with a numpy float32, the clock would become one
         self._deadline_ms = None if deadline_ms is None else float(deadline_ms)
         self._ends_at: float | None = None
         self._is_begun = False
         self._is_accepted = False
         self._under_way = 0
-        self._refused_at = _NEVER  # the number of batches started then
-        self._gate = asyncio.Lock()  # of the tasks that wait for room, one watches
-        self._held_back: deque[asyncio.Future[None]] = deque()
+        self._refused_at = _NEVER  # the number of batches started at the last refusal
+        self._gate = asyncio.Lock()  # only one of the waiting tasks watches for room
 
     async def gather(
         self,
@@ -80,7 +80,7 @@ class FanOut:
     ) -> list[Out | HeadwayError]:
         """The results of `call(value, milliseconds left)`, in order.
 
-        The first error withdraws the rest and is raised; with `keep_errors` it stands in its
+        The first error withdraws the rest and is raised; with `keep_errors` it takes its
         value's place, unless it refuses the whole request.
         """
         late = DeadlineExceeded("the deadline passed before all of the request was answered")
@@ -114,8 +114,8 @@ class FanOut:
         except HeadwayError as error:
             if isinstance(error, QueueFull | Shed) and not self._is_accepted:
                 raise  # the whole request is refused
-            # It is told, not raised again: what it has on its way here would be kept for each of
-            # many thousands, and looked at by every collection.
+            # It is returned, not raised again: its traceback would be kept for each of many
+            # thousands of values, and slow down every garbage collection.
             error.__traceback__ = error.__cause__ = error.__context__ = None
             return error
 
@@ -126,18 +126,15 @@ class FanOut:
             self._under_way += 1
             try:
                 result = await call(value, self._left_ms())
-            except BaseException as error:
-                self._under_way -= 1
-                if not (isinstance(error, QueueFull | Shed) and self._may_wait()):
-                    self._tell_next()
-                    raise
+            except (QueueFull, Shed):
+                self._refused_at = self._room.starts
+                if self._under_way == 1 and (not self._is_accepted or self._room.is_idle):
+                    raise  # no event will come that could make room
             else:
-                self._under_way -= 1
                 self._is_accepted = True
-                self._tell_next()
                 return result
-            self._refused_at = self._room.starts
-            await self._wait_for_change()
+            finally:
+                self._under_way -= 1
 
     async def _wait_turn(self) -> None:
         if not self._is_begun:
@@ -148,26 +145,6 @@ class FanOut:
         async with self._gate:
             if not self._room.has_some(self._refused_at):
                 await self._room.wait(self._refused_at)
-
-    def _may_wait(self) -> bool:
-        """Refused: will something happen that can change that?"""
-        return self._under_way > 0 or (self._is_accepted and not self._room.is_idle)
-
-    async def _wait_for_change(self) -> None:
-        """Refused: until one of our own is answered; if none is under way, until a batch starts."""
-        if not self._under_way:
-            await self._room.wait(self._refused_at)
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._held_back.append(waiter)
-        await waiter
-
-    def _tell_next(self) -> None:
-        while self._held_back:
-            waiter = self._held_back.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
 
     def _limit_s(self) -> float | None:
         deadline_ms = self._deadline_ms
@@ -182,7 +159,8 @@ class FanOut:
 
 
 class LongCall:
-    """A value of more rows than may be queued at once, in place of its `Call`."""
+    """A value of more rows than a batch, in place of its `Call`: its pieces are queued as there is
+    room, run separately and are joined again."""
 
     def __init__(
         self,
@@ -191,6 +169,7 @@ class LongCall:
         enqueue: Callable[[tuple[int, int], float | None], Call],
         withdraw: Callable[[Call], None],
         join: Callable[[list[Any]], Any],
+        name: str,
     ) -> None:
         self.item_ids: tuple[int, ...] = ()  # its pieces have their own
         self.ran: tuple[Ran, ...] = ()
@@ -200,11 +179,15 @@ class LongCall:
         self._enqueue = enqueue
         self._withdraw = withdraw
         self._join = join
+        self._name = name
 
     async def answer(self) -> Any:
         results = await self._fan_out.gather(self._answer, self._pieces)
         self.item_ids = tuple(self._answered_ids)
-        return self._join(results)
+        try:
+            return self._join(results)
+        except Exception as error:  # the model's results do not fit together
+            raise unusable(self._name, error) from error
 
     async def _answer(self, piece: tuple[int, int], left_ms: float | None) -> Any:
         call = self._enqueue(piece, left_ms)
@@ -219,6 +202,10 @@ class LongCall:
 
 
 def pieces_of(rows: int, most: int) -> list[tuple[int, int]]:
-    """So many rows in pieces of at most `most`: from which row, and up to which."""
-    ends = [*range(most, rows, most), rows]
+    """Near-equal pieces of at most `most` rows: from which row, and up to which.
+
+    Near-equal, because 65 rows as 33 + 32 finish earlier than as 64 + 1.
+    """
+    count = -(-rows // most)
+    ends = [-(-rows * number // count) for number in range(1, count + 1)]
     return list(zip([0, *ends], ends, strict=False))

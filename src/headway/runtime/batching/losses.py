@@ -1,4 +1,4 @@
-"""Workers that are lost and come back, what runs again for it, and contents that take them down."""
+"""Workers that are lost and return, batches that run again, and inputs that kill workers."""
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
@@ -6,19 +6,19 @@ from typing import Any
 
 from headway.core.items import RefusalReason
 from headway.errors import NotReady, Poison
+from headway.runtime.batching.call_queue import CallQueue, Refusals
 from headway.runtime.batching.poison import PoisonWatch
-from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.shell import Shell, same_error
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import WorkerLost
-from headway.runtime.driving.calls import Answerable, content_of
+from headway.runtime.driving.calls import Answerable
 from headway.runtime.events import BatchLost, Event
 from headway.runtime.jobs.jobs import BatchJob, Worker
 
 
 class Losses:
-    """The supervisors of workers report to it. `entry_changed`: calls have to be looked at from now
-    on, or need not be any more."""
+    """The supervisors of workers report to it. `entry_changed`: is called when calls need checks
+    from now on, or need none any more."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Losses:
     # ---- workers come and go
 
     def worker_left(self, worker: Worker) -> None:
-        """It takes no batch until it is back. From any thread; harmless when repeated.
+        """The worker takes no batch until it is back. From any thread; harmless when repeated.
 
         (A worker that is lost with a batch need not say so: its job does.)
         """
@@ -50,7 +50,7 @@ class Losses:
             self._queue.scheduler.set_workers(self._pool.numbers_present)
 
     def worker_back(self, worker: Worker) -> None:
-        """It takes batches again. What it was lost with has come back before."""
+        """The worker takes batches again. Its lost batch has been requeued before."""
         with self._shell.lock:
             is_busy = any(job.worker is worker for job in self._jobs.values())
             if not self._pool.take_back(worker, is_busy=is_busy):
@@ -63,8 +63,8 @@ class Losses:
         self._shell.resume()
 
     def give_up(self, error: NotReady) -> None:
-        """No worker completes anything soon: queued callers get this error, and so do new ones,
-        until a worker is back after all. From any thread."""
+        """No worker will complete anything soon: queued and new callers get this error until a
+        worker is back. From any thread."""
         shell = self._shell
         with shell.lock:
             shell.take_in()
@@ -112,8 +112,8 @@ class Losses:
     # ---- contents that take workers down
 
     def refuse_poison(self, value: Any, partition: Hashable) -> None:
-        """Raise Poison where this is one. Where the last of them was forgotten just now, the hot
-        path is open again."""
+        """Raise Poison if this input has killed workers. If the last such input was forgotten just
+        now, the hot path is open again."""
         if self.poison.is_known(value, partition, self._shell.now()):
             raise Poison(f"{self._shell.name}: this input has taken workers down before")
         if not self.poison:
@@ -121,18 +121,18 @@ class Losses:
                 self._entry_changed()
 
     def remember_poison(self, call: Answerable, partition: Hashable) -> None:
-        self.poison.remember(content_of(call), partition, self._shell.now())
+        self.poison.remember(call.value, partition, self._shell.now())
         with self._shell.lock:
             self._entry_changed()
         self._refuse_queued_poison()
 
     def _refuse_queued_poison(self) -> None:
-        """In the event loop: its equals that wait already take no further worker down."""
+        """In the event loop: refuse queued inputs that would kill further workers."""
         shell, now = self._shell, self._shell.now()
         with shell.lock:
             waiting = self._queue.waiting()
         for item, call in waiting:
-            if not self.poison.is_known(content_of(call), item.partition, now):
+            if not self.poison.is_known(call.value, item.partition, now):
                 continue
             with shell.lock:
                 shell.take_in()

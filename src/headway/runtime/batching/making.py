@@ -1,7 +1,7 @@
 """Workers for one model, and jobs for them: a batch with its callers, its runner, its keywords."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.core.items import Batch
@@ -10,9 +10,8 @@ from headway.model import CANCEL, Model, TensorModel, overrides
 from headway.runtime.calling.callbacks import own_method
 from headway.runtime.calling.nesting import chain_of
 from headway.runtime.calling.parameters import Parameters, Sharing
-from headway.runtime.calling.runner import Runner
+from headway.runtime.calling.runner import ModelRunner
 from headway.runtime.driving.event_loop import EventLoop
-from headway.runtime.driving.streams import StreamCall
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
 from headway.runtime.jobs.jobs import BatchJob, Done, PredictJob, StreamJob, Worker
 from headway.runtime.workers.inline import InlineWorker
@@ -28,7 +27,7 @@ class ModelJobs:
     def __init__(
         self,
         model: Any,
-        runner: Runner,
+        runner: ModelRunner,
         parameters: Parameters | None,
         policy: Policy,
         *,
@@ -74,53 +73,19 @@ class ModelJobs:
         keywords, token = self._keywords(method, sharing), None
         if method in self._cancellable:
             keywords[CANCEL] = token = BatchCancel(batch, calls, event_loop.clock)
-        make = self._stream_job if streams else self._predict_job
-        job = make(batch, calls, worker, event_loop, done, keywords)
+        about = (batch, calls, worker, event_loop.clock, done)
+        job: BatchJob
+        if streams:
+            assert self._stream is not None
+            stream = functools.partial(self._stream, **keywords)
+            job = StreamJob(*about, self.runner, self._max_reruns, stream)
+        else:
+            runner = self.runner.with_keywords(keywords) if keywords else self.runner
+            job = PredictJob(*about, runner, self._max_reruns, self.policy.batch_sizes)
         job.cancel, job.owner = token, self
         if self.has_nested:
             job.chain = chain_of(calls)
         return job
-
-    def _predict_job(
-        self,
-        batch: Batch,
-        calls: list[Any],
-        worker: Worker,
-        event_loop: EventLoop,
-        done: Done,
-        keywords: Mapping[str, Any],
-    ) -> BatchJob:
-        return PredictJob(
-            batch,
-            calls,
-            worker,
-            event_loop.clock,
-            done,
-            self.runner.with_keywords(keywords) if keywords else self.runner,
-            self._max_reruns,
-            self.policy.batch_sizes,
-        )
-
-    def _stream_job(
-        self,
-        batch: Batch,
-        calls: list[StreamCall],
-        worker: Worker,
-        event_loop: EventLoop,
-        done: Done,
-        keywords: Mapping[str, Any],
-    ) -> BatchJob:
-        assert self._stream is not None
-        return StreamJob(
-            batch,
-            calls,
-            worker,
-            event_loop.clock,
-            done,
-            functools.partial(self._stream, **keywords),
-            self.runner,
-            self._max_reruns,
-        )
 
     def _keywords(self, method: str, sharing: object) -> dict[str, Any]:
         if self._parameters is None or not isinstance(sharing, Sharing):

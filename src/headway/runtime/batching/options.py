@@ -1,15 +1,15 @@
-"""Everything that can be said about a batcher, once; and what follows for its parts.
+"""All options of a batcher, and what they mean for its parts.
 
-`Batcher` takes these as keywords, `@batched` likewise, and a server's configuration has settings of
-the same names. What a person types (names, milliseconds, megabytes) becomes what the core and the
-workers count in (enums, seconds, bytes) here.
+`Batcher` and `@batched` take these as keywords, and a server's configuration has settings of the
+same names. What a person types (names, milliseconds, megabytes) is converted here to the units
+of the core and the workers (enums, seconds, bytes).
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from headway.core.costs import CostTable
 from headway.core.faults.bisecting import MAX_RERUNS
@@ -19,13 +19,10 @@ from headway.errors import ConfigError, nearest
 from headway.runtime.calling.company import DependentRows
 from headway.runtime.events import Observer
 
-if TYPE_CHECKING:
-    from headway.runtime.workers.process.options import ProcessOptions
-
 _POLICIES = ("auto", "idle", "window", "static")
 _DEFAULTS = Policy()
-_NO_LISTS = (str, bytes, Mapping)  # though they can be walked through
-# Names that other libraries have, and what does the same here.
+_NO_LISTS = (str, bytes, Mapping)  # though they are iterable
+# Options of other libraries, and their names here.
 _WAIT = "max_wait_ms (in milliseconds)"
 _ELSEWHERE = {
     "batch_size": "max_batch_size",
@@ -106,7 +103,7 @@ class BatcherOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "BatcherOptions":
-        """As a caller typed them. Raises TypeError, naming one that does not exist."""
+        """From keywords. Raises TypeError, naming an option that does not exist."""
         known = cls.__dataclass_fields__
         for name in given:
             if name not in known:
@@ -123,13 +120,13 @@ class BatcherOptions:
 
     @property
     def needs_process(self) -> str:
-        """The option that only a process of its own can keep."""
+        """The option that needs a process of its own; empty: none."""
         if self.worker_memory_mb is not None:
             return "worker_memory_mb"
         return "pin" if self.pin else ""
 
     def policy_for(self, model: object) -> Policy:
-        """The options that decide; some of them the model may have said itself. Raises ConfigError,
+        """The scheduler's policy; the model may have set some options itself. Raises ConfigError,
         naming the option."""
         buckets, quantiles = self.buckets, 0
         if isinstance(buckets, str):
@@ -169,24 +166,10 @@ class BatcherOptions:
         return Firing(policy)
 
     def _compose(self, model: object) -> Compose:
-        """'auto': as the model takes them."""
+        """'auto' depends on the model."""
         if self.compose == "auto":
             return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
         return cast(Compose, choice(Compose, self.compose, "compose"))
-
-    def process_options(self) -> "ProcessOptions":
-        """For each worker process."""
-        from headway.runtime.workers.process.options import ProcessOptions
-
-        memory_mb = self.worker_memory_mb
-        return ProcessOptions(
-            max_restarts=self.max_restarts,
-            load_timeout_s=self.load_timeout_s,
-            execute_timeout_s=self.execute_timeout_s,  # it can be ended; its batch runs again
-            heartbeat_timeout_s=self.heartbeat_timeout_s,
-            memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
-            pin=tuple(self.pin),
-        )
 
 
 def _seconds(milliseconds: object, name: str) -> float | None:

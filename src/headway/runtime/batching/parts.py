@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from headway.core.batching.scheduler import Scheduler
 from headway.core.operating.placing import place
 from headway.model import Model, TensorModel
+from headway.runtime.batching.calibration import Calibration
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.entrance import Entrance, Follower
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.batching.options import BatcherOptions
-from headway.runtime.batching.warming import WarmUp
-from headway.runtime.batching.watchdog import Watchdog
+from headway.runtime.batching.watchdog import BatchWatchdog
 from headway.runtime.calling.callbacks import Callbacks
 from headway.runtime.calling.choosing import runner_for
 from headway.runtime.calling.inputs import InputReader
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BatcherParts:
-    """Those that last, and (see `_wire`) those that a forked process has to make anew."""
+    """Those that last, and (see `_wire`) those that a forked process has to make again."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BatcherParts:
             options.worker,
             is_async=runner.is_async,
             workers=options.workers,
-            is_python=False,  # threads, unless processes are asked for: a closure runs nowhere else
+            is_python=False,  # processes only if asked for: a closure cannot run in one
             needs_process=options.needs_process,
             has_processes=HAS_PROCESSES,
         )
@@ -75,7 +75,7 @@ class BatcherParts:
             is_inline=self.placement.kind == "inline",
             max_reruns=options.max_reruns,
         )
-        self._watchdog: Watchdog | None = None
+        self._watchdog: BatchWatchdog | None = None
         self._wire(is_floating=is_floating)
 
     def _team_maker(
@@ -83,6 +83,7 @@ class BatcherParts:
     ) -> "Callable[[], ProcessTeam | None]":
         if self.placement.kind != "process":
             return lambda: None
+        from headway.runtime.workers.process.options import ProcessOptions
         from headway.runtime.workers.process.team import ProcessTeam
 
         options = self._options
@@ -92,7 +93,7 @@ class BatcherParts:
             target,
             make,
             workers=options.workers,
-            options=options.process_options(),
+            options=ProcessOptions.of(options),
         )
 
     def _wire(self, *, is_floating: bool) -> None:
@@ -106,15 +107,15 @@ class BatcherParts:
         )
         self.shell = self.decider.shell
         self.entrance = Entrance(self.decider, self.inputs, maker, self.followers)
-        self.warm_up = WarmUp(self.decider, maker, self.inputs)
+        self.warm_up = Calibration(self.decider, maker, self.inputs)
         if maker.team is not None:
             maker.team.attach(self.decider.losses)
         elif limit_s is not None:
-            self._watchdog = Watchdog(self.decider, limit_s=limit_s)
+            self._watchdog = BatchWatchdog(self.decider, limit_s=limit_s)
             self.observers.add(self._watchdog)
 
     def after_fork(self) -> None:
-        """In the child: nothing of what runs for it is here."""
+        """In the child process, which has no threads or workers of the parent."""
         old = self.shell
         if self._watchdog is not None:
             self.observers.remove(self._watchdog)
@@ -147,7 +148,7 @@ class BatcherParts:
             raise
 
     async def _load(self, event_loop: EventLoop) -> None:
-        """Where it computes; light preparation here, too."""
+        """Load the model where it runs; `setup` runs here, too."""
         model, team = self._model, None if event_loop.is_virtual else self.maker.team
         if isinstance(model, Model | TensorModel):
             await run_in_thread(_set_up_and_load(model) if team is None else model.setup)

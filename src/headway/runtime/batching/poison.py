@@ -1,15 +1,15 @@
-"""Recognises what has taken workers down: at the door, and among waiting calls."""
+"""Recognises inputs that have killed workers, among new and waiting calls."""
 
 import threading
 from collections.abc import Hashable
 from typing import Any
 
 from headway.core.faults.poison_memory import PoisonMemory
-from headway.runtime.driving.digests import digest_of, sketch_of
+from headway.runtime.driving.digests import digest_of
 
 
 class PoisonWatch:
-    """From any thread. False while none is known: then nothing has to be looked at."""
+    """Used from any thread. False while no such input is known: then calls need no check."""
 
     def __init__(self) -> None:
         self._memory = PoisonMemory()
@@ -19,16 +19,12 @@ class PoisonWatch:
         return bool(self._memory)
 
     def remember(self, value: Any, partition: Hashable, now: float) -> None:
-        sketch, digest = sketch_of(value, partition), digest_of(value, partition)
-        if sketch is not None and digest is not None:
+        digest = digest_of(value, partition)
+        if digest is not None:
             with self._lock:
-                self._memory.remember(sketch, digest, now)
+                self._memory.remember(digest, now)
 
     def is_known(self, value: Any, partition: Hashable, now: float) -> bool:
-        sketch = sketch_of(value, partition)
-        with self._lock:
-            if sketch is None or not self._memory.is_suspicious(sketch, now):
-                return False
         digest = digest_of(value, partition)
         with self._lock:
-            return digest is not None and self._memory.is_known(digest, now)
+            return self._memory.is_known(digest or b"", now)

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from headway.runtime.batching.queue import CallQueue
+from headway.runtime.batching.call_queue import CallQueue
 from headway.runtime.batching.shell import Shell
 
 
@@ -14,7 +14,7 @@ class _Waiter(NamedTuple):
 
 
 class Room:
-    """What is left of a queue for such requests."""
+    """The part of a queue that such requests may fill."""
 
     def __init__(self, shell: Shell, queue: CallQueue) -> None:
         self._shell = shell
@@ -32,9 +32,9 @@ class Room:
         return not self._shell.inbox and self._queue.scheduler.is_idle
 
     def has_some(self, since: int) -> bool:
-        """Is it worth trying now? `since`: the number of starts when it last was not.
+        """Is a new try worth it? `since`: the number of batch starts at the last refusal.
 
-        A look without the lock: a call that is refused after all waits again.
+        Read without the lock: a call that is refused after all waits again.
         """
         scheduler = self._queue.scheduler
         rows = scheduler.queued_rows + len(self._shell.inbox)
@@ -47,14 +47,14 @@ class Room:
         waiter = _Waiter(since, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
-            self.look()  # changes before we were in the list were not announced to us
+            self.look()  # earlier changes were not announced to this waiter
             await waiter.future
         finally:
             with suppress(ValueError):
                 self._waiters.remove(waiter)
 
     def look(self) -> None:
-        """From any thread, after whatever may have made room. First come, first told."""
+        """Wake waiters, first come, first served. From any thread, after any change."""
         for waiter in list(self._waiters):
             if not self.has_some(waiter.since):
                 continue

@@ -30,7 +30,7 @@ Arrival: TypeAlias = tuple[Item, Any]  # with its `Answerable`
 _log = logging.getLogger(__name__)
 
 
-class State(Enum):
+class ShellState(Enum):
     """How far a shell is in its life. The values end the sentence that a refused caller gets."""
 
     NEW = "has not been started: use `async with`"
@@ -45,7 +45,7 @@ class State(Enum):
     )
 
 
-_ALIVE = (State.OPENING, State.OPEN, State.CLOSING)
+_ALIVE = (ShellState.OPENING, ShellState.OPEN, ShellState.CLOSING)
 
 
 class Shell:
@@ -65,11 +65,11 @@ class Shell:
         self.floating = floating
         self.event_loop: EventLoop | None = None
         self.crash: BaseException | None = None
-        self.suspended: NotReady | None = None  # what callers are told while no work completes
+        self.suspended: NotReady | None = None  # callers get this error while no work completes
         self.is_over = False
         self.inbox: deque[Arrival] = deque()  # see `put`
         self._decider = decider
-        self._state = State.NEW
+        self._state = ShellState.NEW
         self._is_closing = False
         self._is_released = False
         self._drained: list[asyncio.Future[None]] = []  # waiting for the last answer
@@ -79,22 +79,22 @@ class Shell:
     # ---- its state
 
     @property
-    def state(self) -> State:
+    def state(self) -> ShellState:
         return self._state
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ShellState) -> None:
         self._state = state
-        self._is_closing = state is State.CLOSING
-        self.is_over = state in (State.CLOSED, State.CRASHED, State.FORKED)
+        self._is_closing = state is ShellState.CLOSING
+        self.is_over = state in (ShellState.CLOSED, ShellState.CRASHED, ShellState.FORKED)
         self._decider.entry_changed()
 
     @property
     def takes_calls(self) -> bool:
-        """Open, and work completes or will."""
-        return self._state is State.OPEN and self.suspended is None
+        """Is it open, and is work completing?"""
+        return self._state is ShellState.OPEN and self.suspended is None
 
     def suspend(self, error: NotReady) -> None:
-        """Under the lock: no work completes soon. Callers get this error until `resume`."""
+        """Under the lock: work has stopped completing. Callers get this error until `resume`."""
         self.suspended = error
         self._decider.entry_changed()
 
@@ -107,7 +107,9 @@ class Shell:
 
     def check_open(self) -> None:
         """Raise Closed or NotReady where a call would be refused: before anything is prepared."""
-        if self._state is not State.OPEN and (self._state is not State.NEW or not self.floating):
+        if self._state is not ShellState.OPEN and (
+            self._state is not ShellState.NEW or not self.floating
+        ):
             raise self.closed()
         if self.suspended is not None:
             raise same_error(self.suspended)
@@ -120,38 +122,38 @@ class Shell:
     # ---- opening
 
     def begin_opening(self) -> None:
-        """Once, before what it needs is loaded. Raises Closed."""
+        """Call once, before the model is loaded. Raises Closed."""
         with self.lock:
-            if self._state is not State.NEW:
+            if self._state is not ShellState.NEW:
                 raise Closed(f"{self.name} {self._state.value}: make a new one")
-            self._enter(State.OPENING)
+            self._enter(ShellState.OPENING)
 
     def finish_opening(self, event_loop: EventLoop) -> None:
-        """Raises Closed where it was closed meanwhile."""
+        """The model is loaded. Raises Closed if the shell was closed meanwhile."""
         with self.lock:
-            if self._state is not State.OPENING:
+            if self._state is not ShellState.OPENING:
                 raise Closed(f"{self.name} was closed while it was loading")
             self._open(event_loop)
 
     def fail_opening(self) -> None:
-        self._enter(State.CLOSED)
+        self._enter(ShellState.CLOSED)
 
     def _open(self, event_loop: EventLoop) -> None:
-        """Raises NotReady where the decider cannot start; it is as it was then."""
+        """Raises NotReady if the decider cannot start; nothing has changed then."""
         self.event_loop = event_loop
         try:
             self._decider.start(event_loop)
         except BaseException:
             self.event_loop = None
             raise
-        self._enter(State.OPEN)
+        self._enter(ShellState.OPEN)
 
     def after_fork(self, parent: "Shell") -> None:
         """In the child, instead of its parent's: one that opens itself starts over."""
         state = parent.state
-        if state is State.NEW or (self.floating is not None and state is State.OPEN):
+        if state is ShellState.NEW or (self.floating is not None and state is ShellState.OPEN):
             return
-        self._enter(State.FORKED if state in _ALIVE else state)
+        self._enter(ShellState.FORKED if state in _ALIVE else state)
         self.crash = parent.crash
 
     # ---- coming in
@@ -170,12 +172,12 @@ class Shell:
 
     def take_in(self) -> None:
         """Under the lock: hand the inbox to the decider. Before anything else looks at it."""
-        if not self.inbox or self.is_over:  # then `drive` turns them away
+        if not self.inbox or self.is_over:  # `drive` refuses these calls
             return
         try:
             self._decider.accept(self.inbox)
         except Exception as bug:
-            # Ours. Not every way here leads through `drive`, and these callers wait.
+            # Our bug. Not every caller of this goes through `drive`, and these callers wait.
             self.post(self.current_loop(), functools.partial(self.crashed, bug))
             raise
 
@@ -187,7 +189,9 @@ class Shell:
             event_loop.post(self.drive)
         except RuntimeError:  # closed just now
             raise self._loop_ended() from None
-        self._drive_is_due = True  # only now: one that never comes would silence all later calls
+        self._drive_is_due = (
+            True  # after the post: if it failed, no later call would ask for `drive`
+        )
 
     def drive_soon(self) -> None:
         """Something may have changed. From any thread."""
@@ -219,11 +223,11 @@ class Shell:
     def step(
         self, note: Callable[[EventLoop], bool]
     ) -> "tuple[EventLoop, BatchDecision | None] | None":
-        """Something has happened: `note` it under the lock, and decide. From any thread; the
-        caller acts on the decision. None: `note` found that it is not so.
+        """Call `note` under the lock, and decide. From any thread; the caller acts on the decision.
+        None: `note` returned False.
 
-        With it goes the event loop of then: callers that have been taken out are answered there,
-        though another loop may take over before they are.
+        Also returns the event loop of this moment: the callers of this step are answered there,
+        even if another loop takes over meanwhile.
         """
         decision, crash = None, None
         with self.lock:
@@ -258,7 +262,7 @@ class Shell:
         return self.event_loop
 
     def choose_loop(self) -> EventLoop:
-        """Under the lock: where a caller in this thread finds it. Raises Closed."""
+        """Under the lock: the event loop for a caller in this thread. Raises Closed."""
         self.check_open()
         self.take_in()
         if self.floating is None:
@@ -274,7 +278,7 @@ class Shell:
 
     def _move(self, event_loop: EventLoop) -> None:
         old = self.event_loop
-        if self._state is State.NEW:
+        if self._state is ShellState.NEW:
             self._open(event_loop)
         elif old is not None and old.is_virtual is not event_loop.is_virtual:
             self._decider.move(event_loop)
@@ -290,7 +294,7 @@ class Shell:
         return Closed(f"{self.name}: its event loop has ended")
 
     def in_loop(self, callback: Callable[[], None]) -> None:
-        """Here, if this is the event loop, or else soon, there."""
+        """Run it now if this is the event loop, else post it there."""
         event_loop = self.event_loop
         if event_loop is None:
             callback()
@@ -304,12 +308,12 @@ class Shell:
             self.post(event_loop, callback)
 
     def post(self, event_loop: EventLoop, callback: Callable[[], None]) -> None:
-        """Run it in that loop. If that is gone, callers elsewhere still get their answers."""
+        """Run it in that loop. If that loop is gone, callers in other loops still get answers."""
         try:
             event_loop.post(callback)
             return
         except RuntimeError:
-            if self.floating is None or self._state is State.CLOSED:
+            if self.floating is None or self._state is ShellState.CLOSED:
                 callback()
                 return
         try:
@@ -317,7 +321,7 @@ class Shell:
                 if self.event_loop is event_loop:
                     self._move(self.floating.refuge())
                 event_loop = self.current_loop()
-        except NotReady:  # there is no thread for it: then in this one
+        except NotReady:  # no thread can be started: run it in this one
             callback()
             return
         event_loop.post(callback)
@@ -336,19 +340,19 @@ class Shell:
     # ---- the end
 
     async def close(self, drain_s: float) -> None:
-        """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
+        """Refuse new work, drain, answer the rest with `Closed`, release the workers."""
         drained = asyncio.get_running_loop().create_future()
         with self.lock:
-            if self._state is State.FORKED:
-                return  # there is nothing of it here
-            if self._state in (State.NEW, State.OPENING, State.CLOSED):
-                self._enter(State.CLOSED)  # a thread that is loading finds it so afterwards
+            if self._state is ShellState.FORKED:
+                return  # it runs in the parent process only
+            if self._state in (ShellState.NEW, ShellState.OPENING, ShellState.CLOSED):
+                self._enter(ShellState.CLOSED)  # a thread that is loading will see this state
                 return
-            if self._state is State.OPEN:
+            if self._state is ShellState.OPEN:
                 self.take_in()
-                self._enter(State.CLOSING)
+                self._enter(ShellState.CLOSING)
                 self._decider.drain()
-            if self._state is State.CLOSING:
+            if self._state is ShellState.CLOSING:
                 self._drained.append(drained)
             else:  # crashed: all callers have been answered
                 drained.set_result(None)
@@ -362,7 +366,7 @@ class Shell:
             self._release()
 
     def check_drained(self) -> None:
-        """After each answer: was it the last, while closing?"""
+        """After each answer: if it was the last one while closing, `close` goes on."""
         if not self._is_closing:
             return
         with self.lock:
@@ -376,8 +380,8 @@ class Shell:
             if self._is_released:
                 return
             self._is_released = True
-            if self._state is State.CLOSING:
-                self._enter(State.CLOSED)
+            if self._state is ShellState.CLOSING:
+                self._enter(ShellState.CLOSED)
             left = self._take_unanswered()
             drained, self._drained = self._drained, []
         self._decider.stop()
@@ -406,21 +410,21 @@ class Shell:
         return calls
 
     def _turn_away(self) -> None:
-        """The end came between a look at the state and the append in `put`."""
+        """Refuse calls that `put` appended just as the shell ended."""
         for call in self._empty_inbox():
             error = self.closed()
             if not isinstance(call, DirectCall):
-                call.detach()  # its own loop is certain to run; the shell's may have ended
+                call.detach()  # answer in the caller's own loop; the shell's may have ended
             call.fail(error)
             self.report_refusal(error)
 
     def crashed(self, error: Exception) -> None:
         """A bug of ours: tell every caller, and stay visibly broken. From any thread."""
         with self.lock:
-            if self._state is State.CRASHED:
+            if self._state is ShellState.CRASHED:
                 return
             self.crash = error
-            self._enter(State.CRASHED)
+            self._enter(ShellState.CRASHED)
             calls = self._take_unanswered()
             drained, self._drained = self._drained, []
         _log.critical("%s crashed; every caller is answered with Closed", self.name, exc_info=error)
@@ -436,7 +440,7 @@ class Shell:
 
 
 def same_error(error: NotReady) -> NotReady:
-    """One caller's own exception."""
+    """A copy for one caller: a shared exception would collect all tracebacks."""
     return NotReady(str(error), retry_after_s=error.retry_after_s)
 
 

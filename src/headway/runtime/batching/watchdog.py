@@ -10,10 +10,10 @@ from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event
 
 _log = logging.getLogger(__name__)
-_RETRY_S = 60.0  # what callers are told while every worker is stuck
+_RETRY_S = 60.0  # callers are asked to retry after this, while every worker is stuck
 
 
-class Watchdog:
+class BatchWatchdog:
     """An observer, with one timer for all batches: it is set by a batch that starts while no timer
     runs, and looks at those that run when it expires."""
 

@@ -8,7 +8,7 @@ from headway.runtime.jobs.jobs import Worker
 class WorkerPool:
     def __init__(self) -> None:
         self.workers: list[Worker] = []
-        # Changed in place, never replaced: the decider has them at hand for each batch.
+        # Changed in place, never replaced: the decider keeps references to both.
         self.free: list[Worker] = []
         self.away: set[Worker] = set()  # they cannot take a batch now
 
@@ -21,7 +21,7 @@ class WorkerPool:
         return [number for number, each in enumerate(self.workers) if each not in self.away]
 
     def take(self, number: int) -> Worker:
-        """That one, if it is free; else any that is."""
+        """This worker if it is free, else any free one."""
         if len(self.free) > 1 and number < len(self.workers):
             worker = self.workers[number]
             if worker in self.free:
@@ -30,7 +30,7 @@ class WorkerPool:
         return self.free.pop()
 
     def fill(self, workers: Iterable[Worker]) -> list[Worker]:
-        """These, all of them free, instead of any before. Returns the workers to stop."""
+        """Replace all workers by these, which are free. Returns the old ones, to be stopped."""
         old = self.workers
         self.workers = list(workers)
         self.free[:] = self.workers
@@ -41,7 +41,7 @@ class WorkerPool:
         return next((worker for worker in self.workers if worker not in self.away), None)
 
     def take_out(self, worker: Worker) -> bool:
-        """It takes no batch until it is back. False: it was replaced meanwhile."""
+        """The worker takes no batch until it is back. False: it was replaced meanwhile."""
         if worker not in self.workers:
             return False
         self.away.add(worker)

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from headway.errors import ConfigError, HeadwayError, InvalidInput
 from headway.model import Model, overrides
+from headway.runtime.calling.callback_thread import CallbackThread, Kind, Many, call_user_code
 from headway.runtime.calling.faults import is_error
-from headway.runtime.calling.front import FrontThread, Kind, Many, call_user_code
 
-_LARGEST_SIZE = 2**53  # what a float still tells apart: batch times are reckoned from sizes
+_LARGEST_SIZE = 2**53  # floats are exact up to here: batch times are computed from sizes
 
 
 class Callbacks:
@@ -29,8 +29,8 @@ class Callbacks:
         size: Callable[[Any], int] | None = None,
         limit_s: float | None = None,
     ) -> None:
-        """`prepare` and `size` take the place of the model's own. `limit_s`: a call that is
-        longer in one of them is answered with ModelFailed."""
+        """`prepare` and `size` take the place of the model's own. `limit_s`: a call that
+        takes longer is answered with ModelFailed."""
         self.prepare = prepare or own_method(model, "prepare")
         self.size = size or own_method(model, "size")
         self.finish = own_method(model, "finish")
@@ -38,25 +38,25 @@ class Callbacks:
         _check_plain(model, name, prepare=self.prepare, size=self.size)
         _check_bare(model, name)
         self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
-        # A builtin, such as `len`, is sure to come back, and is not worth the way to the thread.
+        # A builtin, such as `len`, always returns, and is too cheap to be run in the thread.
         self._sizes_here = self.prepare is None and inspect.isbuiltin(self.size)
         self._make_front = functools.partial(
-            FrontThread, f"headway-front-{name}", max_waiting, limit_s
+            CallbackThread, f"headway-front-{name}", max_waiting, limit_s
         )
         self._front = self._make_front()
 
     @property
     def is_stuck(self) -> bool:
-        """So many calls of them hang that new calls are refused."""
+        """Do so many calls hang that new ones are refused?"""
         return self._front.is_stuck
 
-    def start_over(self) -> FrontThread:
-        """In a process that was forked: the thread is the other one's. Returns what had it."""
+    def start_over(self) -> CallbackThread:
+        """In a forked process, which has no copy of the thread. Returns the old object."""
         old, self._front = self._front, self._make_front()
         return old
 
     def check_room(self) -> None:
-        """Raise QueueFull where an answer could not be finished: `prepare` has its own door."""
+        """Refuse now if `finish` is overloaded. (`prepare` checks for itself.)"""
         if self.finish is not None and self.prepare is None:
             self._front.check_room()
 
@@ -165,12 +165,12 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def own_method(model: object, method: str) -> Any:
-    """The model's, where its author wrote one."""
+    """The model's method, if its author wrote one."""
     return getattr(model, method) if overrides(model, method) else None
 
 
 def _prepare_many_of(model: object) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """Not one that is inherited past a `prepare`: it would do what that replaces."""
+    """Not an inherited one if a subclass overrides `prepare`: it would bypass that."""
     for kind in type(model).__mro__:
         if kind is Model or "prepare" in vars(kind) or "prepare_many" in vars(kind):
             has_many = kind is not Model and "prepare_many" in vars(kind)

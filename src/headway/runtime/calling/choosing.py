@@ -4,11 +4,11 @@ from typing import Any
 
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel, overrides
-from headway.runtime.calling.runner import ItemRunner, Runner, TensorRunner, is_async_function
+from headway.runtime.calling.runner import ItemRunner, ModelRunner, TensorRunner, is_async_function
 from headway.runtime.calling.whole import WholeRunner
 
 
-def runner_for(target: object, name: str | None) -> Runner:
+def runner_for(target: object, name: str | None) -> ModelRunner:
     """The runner for whatever the user handed us: a function or a model."""
     known_as = name or str(getattr(target, "__name__", type(target).__name__))
     if isinstance(target, TensorModel):

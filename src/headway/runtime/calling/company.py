@@ -1,7 +1,7 @@
 """Whether the rows of a tensor model depend on each other, and what follows.
 
-A mean over the batch, a softmax along it, a first axis that is not rows: such a model answers a row
-in company otherwise than alone, without a word. So before traffic it runs made-up rows alone and
+A mean over the batch, a softmax along it, a first axis that is not rows: such a model silently
+gives a row another answer in a batch than alone. So before traffic it runs made-up rows alone and
 beside two different neighbours. Where an answer changes, every request runs by itself, its own rows
 in one call. Where no such rows can be made, its first batches of real requests are looked at.
 """
@@ -25,14 +25,16 @@ _MOST_LOOKS = 4
 
 
 class Company:
-    """What is known of one model; shared by all who call it."""
+    """The verdict on one model; shared by all of its callers."""
 
     def __init__(self, model: TensorModel) -> None:
         self.samples = Samples(model.inputs)
         self.is_alone = False  # one request a run, with all its rows
-        self.max_rows: int | None = None  # of one request, once it runs alone …
+        self.max_rows: int | None = None  # of one request, if it runs alone …
         self.row_counts: Sequence[int] = ()  # … and the only numbers there may be
-        self.revoked: Callable[[Sequence[str]], object] = tuple  # is told which outputs changed
+        self.revoked: Callable[[Sequence[str]], object] = (
+            tuple  # called with the outputs that changed
+        )
         self._looks_left = 0
 
     # ---- before traffic
@@ -40,8 +42,8 @@ class Company:
     def judge(
         self, apart: Sequence[Arrays], together: Sequence[Sequence[Arrays]]
     ) -> "list[str] | None":
-        """The outputs of the judged rows that change with their company; None: the samples are no
-        use, for their answers show nothing."""
+        """The outputs of the judged rows that change with the rest of the batch; None: the samples
+        are useless, because their answers show nothing."""
         if not are_finite(apart):
             return None
         found: list[str] = []
@@ -62,7 +64,7 @@ class Company:
     # ---- while it serves
 
     def watch(self) -> None:
-        """Nothing is known: look at the first batches of real requests."""
+        """Undecided: compare in the first batches of real requests."""
         self._looks_left = _MOST_LOOKS
 
     @property
@@ -75,7 +77,7 @@ class Company:
         return 0 if self._looks_left % 2 == 0 else count - 1
 
     def differing(self, alone: Arrays, batched: Arrays) -> list[str]:
-        """Of one request, by itself and in company."""
+        """The outputs of one request that are not the same alone and in a batch."""
         return differing(deciding(alone), batched, slack=_SERVING_SLACK)
 
     def revoke(self, outputs: Sequence[str]) -> None:
@@ -84,7 +86,7 @@ class Company:
         self.revoked(outputs)
 
     def check_rows(self, rows: int) -> None:
-        """Of a request that runs alone. Raises InvalidInput."""
+        """Check a request that runs alone. Raises InvalidInput, InputTooLarge."""
         if self.row_counts and rows not in self.row_counts:
             counts = " or ".join(map(str, self.row_counts))
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What a model call may raise beside the model's own errors: the worker is gone, or the memory."""
+"""Errors of a model call beside the model's own: its worker is lost, or memory has run out."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 
 _LONGEST_CHAIN = 32
 MOST_TEXT = 8192  # characters of an exception's text: it goes into answers, logs and events
-_TEXT_END = 1024  # of them, from its end
+_TEXT_END = 1024  # of these, so many from the end
 _CLASS_NAME = vars(type)["__name__"].__get__
 _TRACEBACK = vars(BaseException)["__traceback__"].__get__
 _OUT_OF_MEMORY = (
@@ -43,13 +43,13 @@ class WorkerLost(Exception):
 
 
 def is_error(result: Any) -> bool:
-    """Whether a model's result stands for an item's error. It is not asked: `isinstance` would look
-    at its `__class__`, which may be user code, or that of something that is gone."""
+    """Is a model's result an item's error? Not by `isinstance`, which would run user code: the
+    result's `__class__`, which may be a property, or that of a dead weak reference."""
     return issubclass(type(result), Exception)
 
 
 def text_of(error: BaseException) -> str:
-    """What it says, cut where that is long. Never raises: an exception's `__str__` is user code."""
+    """The error's text, shortened if it is long. Never raises: `__str__` is user code."""
     try:
         return shortened(str(error))
     except BaseException as again:  # noqa: BLE001  as it says
@@ -64,15 +64,15 @@ def shortened(text: str) -> str:
 
 
 def name_of(error: BaseException) -> str:
-    """Of its class. A class may have a class of its own that answers for it: that is passed by."""
+    """The name of the error's class, read past any metaclass, which may be user code."""
     name: str = _CLASS_NAME(type(error))
     return name
 
 
 def readable(error: BaseException) -> BaseException:
-    """The same, or one that can be looked at in its place. Everything that is raised by a model
-    comes through here first: with a `__class__` that raises or lies, `isinstance` would, too; and a
-    text of megabytes would be written once for each caller of the batch."""
+    """The error, or a safe substitute. Everything that a model raises comes through here first: a
+    `__class__` that raises would break `isinstance`, and a text of megabytes would be written once
+    for each caller of the batch."""
     if type(error) is UnreadableError:
         return error
     try:
@@ -82,19 +82,19 @@ def readable(error: BaseException) -> BaseException:
         is_plain, text = False, ""
     if is_plain and len(text) <= MOST_TEXT:
         return error
-    if is_plain and isinstance(error, HeadwayError):  # whose fault it is must not be lost
+    if is_plain and isinstance(error, HeadwayError):  # its kind must be kept: callers act on it
         return error.with_text(shortened(text))
     stand_in = UnreadableError(f"{name_of(error)}: {text_of(error)}")
     return stand_in.with_traceback(_TRACEBACK(error))
 
 
 class UnreadableError(Exception):
-    """Stands for an exception of a model that cannot be looked at, or whose text is too long."""
+    """Replaces a model's exception that cannot be inspected, or that has too long a text."""
 
 
 def is_stopped(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
-    """Cancelled or closed from outside, or did user code raise such an error of its own? `task`:
-    in which it was called; it is not running where what it awaits is closed."""
+    """Was the call cancelled or closed from outside, or did user code raise such an error itself?
+    `task`: the calling task; it is not running if its coroutine is being closed."""
     kind = type(error)
     if issubclass(kind, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
@@ -106,12 +106,12 @@ def running_task() -> "asyncio.Task[Any] | None":
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
+    """Is it, or was it caused by, an out-of-memory error of Python, torch or onnxruntime?"""
     return any(_says_so(each) for each in _chain(error))
 
 
 def ended_out_of_memory(last_words: str) -> bool:
-    """The same of a process, by what it wrote before it ended."""
+    """Did a process run out of memory, by what it wrote before it ended?"""
     return any(sign in last_words for sign in (*_OUT_OF_MEMORY, *_LAST_WORDS))
 
 
@@ -132,7 +132,7 @@ def _says_so(error: BaseException) -> bool:
 
 
 def release_memory(error: BaseException) -> None:
-    """Let go of what the failed call held: its frames keep its arrays alive, torch its cache."""
+    """Free the memory of the failed call: its frames hold arrays, and torch has a cache."""
     for each in _chain(error):
         traceback.clear_frames(each.__traceback__)
     gc.collect()

@@ -1,6 +1,6 @@
 """Watches a model's coroutine: between two of its awaits nothing else runs in the event loop.
 
-A server whose model blocks there answers nobody meanwhile, not even for its health.
+A server whose model blocks there cannot answer anything meanwhile, not even health checks.
 """
 
 import logging
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Holding:
-    """Of one model. It is told of once."""
+    """Watches one model. Logs one warning."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -40,7 +40,7 @@ class Holding:
 def _stepped(
     work: Awaitable[Any], clock: Callable[[], float], note: Callable[[float], None]
 ) -> Generator[Any, Any, Any]:
-    """As `await work`, with a look at the clock before and after each of its steps."""
+    """`await work`, with the time of each of its steps."""
     steps: Any = work.__await__()
     error: BaseException | None = None
     while True:

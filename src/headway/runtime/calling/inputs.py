@@ -1,28 +1,47 @@
-"""Reads what callers give, before it is queued: checks and prepares it, finds its size, shape."""
+"""Reads the values of callers, before they are queued: checks, prepares and measures them."""
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 from headway.core.items import Priority
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, TensorModel
 from headway.runtime.calling.callbacks import Callbacks
 from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
-from headway.runtime.calling.runner import Runner, TensorRunner
+from headway.runtime.calling.runner import ModelRunner, TensorRunner
 
 _NONE: Mapping[str, Any] = {}
 _OTHER = object()  # what no caller's value equals
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
-class CallOptions(NamedTuple):
-    """What a caller asks for beside its value."""
+class CallKeywords(TypedDict, total=False):
+    """The keywords of a call: see `Batcher.submit`."""
 
-    priority: str
+    priority: Literal["high", "normal", "low"]
     deadline_ms: float | None
     tenant: str
     partition: Hashable
     parameters: Mapping[str, Any] | None
+
+
+class CallOptions(NamedTuple):
+    """All keywords of a call, with their defaults."""
+
+    priority: str = "normal"
+    deadline_ms: float | None = None
+    tenant: str = ""
+    partition: Hashable = None
+    parameters: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, given: CallKeywords) -> "CallOptions":
+        """Raises TypeError, naming one that does not exist."""
+        try:
+            return cls(**given)
+        except TypeError:
+            unknown = [name for name in given if name not in cls._fields]
+            raise TypeError(f"a call has no option {', '.join(map(repr, unknown))}") from None
 
 
 class Input(NamedTuple):
@@ -36,11 +55,11 @@ class Input(NamedTuple):
 
 
 class InputReader:
-    """Of one model. Whatever it raises is an error of the call."""
+    """Reads the calls of one model. Everything it raises is an error of the call."""
 
-    def __init__(self, model: Any, runner: Runner, callbacks: Callbacks) -> None:
+    def __init__(self, model: Any, runner: ModelRunner, callbacks: Callbacks) -> None:
         self.parameters = _parameters(model, callbacks.prepare)
-        # What a call without parameters comes to.
+        # The result of `_taken` for a call without parameters.
         self._taken_plainly: tuple[Mapping[str, Any], BatchParameters | None] | None = None
         self._callbacks = callbacks
         self._runner = runner
@@ -68,8 +87,8 @@ class InputReader:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
 
     def row(self, value: Any) -> Any | None:
-        """What is queued of one row of named arrays, where `is_uniform`; None: there are more, or
-        a mistake that `read` explains."""
+        """One row of named arrays, ready to be queued, if `is_uniform`; None: there are more rows,
+        or a mistake that `read` explains."""
         runner = cast(TensorRunner, self._runner)
         try:
             value = runner.plain(value)
@@ -80,10 +99,10 @@ class InputReader:
     async def read(
         self, value: Any, options: CallOptions, deadline: float | None, *, streams: bool = False
     ) -> Input:
-        """Raises InvalidInput, QueueFull, or what preparing raised."""
+        """Raises InvalidInput, QueueFull, or the error of `prepare`."""
         rows, size = 1, 0
         priority, _, tenant, partition, parameters = options
-        # First what the scheduler will sort by: it must be fit for that.
+        # First the values that the scheduler sorts by: they must be hashable and comparable.
         check_tenant(tenant)
         _check_hashable(partition)
         self._callbacks.check_room()
@@ -123,7 +142,7 @@ class InputReader:
     def _taken(
         self, given: Mapping[str, Any] | None
     ) -> tuple[Mapping[str, Any], BatchParameters | None]:
-        """What `prepare` takes of the parameters, and what their batch must have in common."""
+        """The parameters for `prepare`, and those that all items of the batch must share."""
         if not given and self._taken_plainly is not None:
             return self._taken_plainly
         if self.parameters is None and not given:
@@ -157,7 +176,7 @@ def priority_of(name: str) -> Priority:
 
 
 def _check_hashable(value: object, what: str = "partition") -> None:
-    """And comparable with others: the scheduler has to, for everybody."""
+    """Raise InvalidInput if it is not hashable, or not comparable with other values."""
     must_be = "hashable"
     try:
         hash(value)

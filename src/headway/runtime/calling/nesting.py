@@ -1,8 +1,8 @@
 """Which batches are under way here, one within another: a model that calls itself, directly or
 through others, would wait for its own end.
 
-What a model calls knows it by a context variable, which its tasks inherit, and what it calls from
-its thread. A task that outlives the batch that it was made in is no longer within it.
+A context variable holds the chain; tasks and calls of the model inherit it. A task that outlives
+the batch that it was made in is no longer within it.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from headway.errors import ModelFailed
 
 
-class Run:
+class EnclosingBatch:
     """One batch of one batcher."""
 
     __slots__ = ("is_over", "name", "owner")
@@ -23,25 +23,25 @@ class Run:
         self.is_over = False
 
 
-Chain: TypeAlias = tuple[Run, ...]  # the outermost first
+Chain: TypeAlias = tuple[EnclosingBatch, ...]  # the outermost first
 _chain: ContextVar[Chain] = ContextVar("headway_chain", default=())
 chain_here = _chain.get
 
 
-def enter(chain: Chain, owner: object, name: str) -> Run:
-    """A batch begins in this context, for callers within `chain`. Whoever calls this ends it."""
-    run = Run(owner, name)
+def enter(chain: Chain, owner: object, name: str) -> EnclosingBatch:
+    """A batch begins in this context, for callers within `chain`. The caller must `leave` it."""
+    run = EnclosingBatch(owner, name)
     _chain.set((*chain, run))
     return run
 
 
-def leave(run: Run) -> None:
+def leave(run: EnclosingBatch) -> None:
     run.is_over = True
     _chain.set(())
 
 
 def check_not_within(owner: object, name: str) -> Chain:
-    """What is still under way here. Raises ModelFailed where a batch of `owner` is."""
+    """The unfinished batches around this call. Raises ModelFailed if one of them is `owner`'s."""
     chain = tuple(run for run in _chain.get() if not run.is_over)
     if any(run.owner is owner for run in chain):
         path = " -> ".join([*(run.name for run in chain), name])
@@ -50,8 +50,8 @@ def check_not_within(owner: object, name: str) -> Chain:
 
 
 def chain_of(calls: Iterable[Any]) -> Chain:
-    """Of all callers in a batch: each waits for it."""
-    found: dict[int, Run] = {}
+    """The chains of all callers of a batch, merged: each of them waits for it."""
+    found: dict[int, EnclosingBatch] = {}
     for call in calls:
         for run in getattr(call, "chain", ()):
             found[id(run)] = run

@@ -1,4 +1,4 @@
-"""Whose data it is: what passes between callers and a model is copied on the way.
+"""Ownership of data: values that pass between callers and a model are copied on the way.
 
 A model may write into what it is given and go on writing into what it has returned. Plain data is
 copied: builtin containers, arrays, tensors, and classes that declare their fields (dataclasses and
@@ -24,12 +24,12 @@ _SMALL_BYTES = 32 * 2**10
 
 
 def own(value: Any) -> Any:
-    """The same for one owner alone. What cannot be copied is returned as it is."""
+    """A copy that belongs to one owner alone. What cannot be copied is returned as it is."""
     kind = type(value)
     if kind in _IMMUTABLE:
         return value
     try:
-        # Most values are flat, or hold flat ones: these need none of what follows.
+        # Most values are flat, or hold flat ones: these take this short way.
         if kind is dict:
             if (copied := _copied_nest(value, value.values())) is not None:
                 return copied
@@ -49,7 +49,7 @@ def _copied(array: Any) -> Any:
     if array.nbytes <= _SMALL_BYTES and array.flags.c_contiguous:
         try:
             return _ndarray()(array.shape, array.dtype, bytearray(array.data))
-        except (ValueError, BufferError):  # a type that no buffer has a word for: dates
+        except (ValueError, BufferError):  # a dtype that buffers do not support: dates
             pass
     return array.copy()
 
@@ -103,7 +103,7 @@ def own_results(results: Any) -> list[Any]:
 
 
 def own_outputs(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for named arrays."""
+    """`own_results` for named arrays."""
     if type(outputs) is not dict or sys.getrefcount(outputs) > _FRESH:
         return {name: own(array) for name, array in outputs.items()}
     return {
@@ -138,7 +138,7 @@ class _Copying:
 
     def __init__(self) -> None:
         self._copies: dict[int, Any] = {}  # by the id of the original, which its holder keeps
-        self._todo: list[Any] = []  # copies whose members are still the originals
+        self._todo: list[Any] = []  # copies that still contain original members
 
     def whole(self, value: Any) -> Any:
         copied = self._one(value)
@@ -230,7 +230,7 @@ class _Copying:
 
 
 def _fields(kind: type) -> list[str] | None:
-    """Of a class that declares them: a dataclass, msgspec's, attrs', pydantic's."""
+    """The fields of a class that declares them: a dataclass, or one of msgspec, attrs, pydantic."""
     for declared in ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__"):
         if (names := getattr(kind, declared, None)) is not None:
             return list(names)

@@ -1,4 +1,4 @@
-"""What a model takes beside its values: keyword-only arguments of its own methods, found by name.
+"""The parameters of a model: keyword-only arguments of its own methods, found by name.
 
 `prepare` gets what its caller gave. `predict` and `stream` see a whole batch, so theirs must be one
 value for all of it: the model lists them in `batch_parameters`, and they become part of the
@@ -39,7 +39,7 @@ class Keywords:
         )
 
     def take(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the given ones that it takes. Raises InvalidInput where one must be given."""
+        """The given arguments that the function takes. Raises InvalidInput if one is missing."""
         for name, default in self.defaults.items():
             if default is _REQUIRED and name not in given:
                 raise InvalidInput(f"parameter {name!r} is missing")
@@ -49,14 +49,14 @@ class Keywords:
 
 
 class BatchParameters(NamedTuple):
-    """What a batch has in common; hashable, so that it can be part of the partition."""
+    """The parameters of a whole batch; hashable, to be part of the partition."""
 
     values: tuple[tuple[str, Any], ...]
     kinds: tuple[type, ...]  # 1, 1.0 and True are equal, but not the same to a model
 
 
 class Parameters:
-    """All that one model takes."""
+    """All parameters of one model."""
 
     def __init__(
         self, model: "Model[Any, Any] | TensorModel", prepare: Callable[..., Any] | None
@@ -74,7 +74,7 @@ class Parameters:
         self._check(type(model).__name__)
 
     def __bool__(self) -> bool:
-        """Does it take any?"""
+        """Does the model take any?"""
         everywhere = (self._prepare, *self._methods.values())
         return any(each.defaults or each.takes_others for each in everywhere)
 
@@ -105,7 +105,7 @@ class Parameters:
         return BatchParameters(tuple(values), tuple(type(value) for _, value in values))
 
     def keywords(self, method: str, shared: BatchParameters) -> dict[str, Any]:
-        """For `predict` or `stream` of a batch."""
+        """The keywords for `predict` or `stream` of a batch."""
         return self._methods[method].take(dict(shared.values))
 
     def _check(self, model: str) -> None:

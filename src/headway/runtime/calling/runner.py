@@ -5,6 +5,7 @@ rejoin a large one, and how to call the model on many; it checks what comes back
 of queues, threads or time.
 """
 
+import asyncio
 import copy
 import functools
 import inspect
@@ -25,64 +26,54 @@ if TYPE_CHECKING:
 Value = Any  # the user's own; nothing here looks inside
 
 
-class Runner(Protocol):
+class ModelRunner(Protocol):
     name: str
     is_async: bool
     may_rerun: bool
+
+    @property
+    def company(self) -> Company | None:
+        """Do rows depend on each other? None: there are no arrays."""
+        ...
 
     def shape(self, value: Value) -> tuple[int, int, Hashable]:
         """Rows, size and partition of one value; raises InvalidInput."""
         ...
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
-        """The same, with keywords for the model."""
+        """This runner, with keywords for the model."""
         ...
 
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
-        """The same for a model in another process: this function takes its batches there."""
+        """This runner for a model in another process: the function takes its batches there."""
         ...
 
     def given(self, values: list[Value]) -> list[Value]:
-        """For the model, to do with as it likes: a rerun finds what the callers sent."""
-        ...
-
-    def to_compare(self, values: list[Value]) -> "tuple[int, Value] | None":
-        """Of a batch that has run: an item's place, and the item or a row of it, where it is time
-        to check whether that has the same answer alone."""
-        ...
-
-    def differing(self, alone: Any, batched: Any) -> list[str]:
-        """The outputs that are not the same."""
-        ...
-
-    def revoke(self, outputs: list[str]) -> None:
-        """Company has changed these: what was shared with it is not from now on."""
+        """Copies for the model, which may change them: a rerun must find what the callers sent."""
         ...
 
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
 
     def join(self, results: list[Any]) -> Any: ...
 
-    def predict(self, values: list[Value], padded_rows: int) -> list[Any]: ...
-
-    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]: ...
+    async def predict(self, values: list[Value], padded_rows: int) -> list[Any]: ...
 
 
 class _Caller:
-    """Holds the model's `predict`."""
+    """The base class of runners: holds the model's `predict`."""
 
     is_async: bool
     _predict: Callable[..., Any]
-    _is_here: bool = True  # else the way to another process and back makes the copies
+    _is_here: bool = True  # False: sending values to another process copies them
 
-    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
-        return None
+    _holding: Holding
 
-    def differing(self, alone: Any, batched: Any) -> list[str]:
-        return []
-
-    def revoke(self, outputs: list[str]) -> None:
-        raise AssertionError("only arrays are compared")
+    async def _call(self, batch: Any) -> Any:
+        """In a thread, awaitables are not awaited, but treated as wrong results."""
+        results = self._predict(batch)
+        if isinstance(results, Awaitable) and asyncio._get_running_loop() is not None:
+            return await self._holding.watched(results)
+        return results
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
         same = copy.copy(self)
@@ -98,7 +89,7 @@ class _Caller:
 
 
 class Rows(NamedTuple):
-    """Arrays that will be one, along their rows, where they are written next."""
+    """Arrays that are concatenated along their rows when they are written to another process."""
 
     arrays: "list[numpy.ndarray[Any, Any]]"
 
@@ -118,6 +109,8 @@ class Rows(NamedTuple):
 
 class ItemRunner(_Caller):
     """A function or `headway.Model`: a list in, a list of the same length out."""
+
+    company = None
 
     def __init__(
         self,
@@ -144,17 +137,9 @@ class ItemRunner(_Caller):
     def join(self, results: list[Any]) -> Any:
         raise AssertionError("an item is one row; it is never joined")
 
-    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+    async def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
         rows = len(values)
-        results = self._predict(self.given(_padded(values, padded_rows)))
-        self._check(results, padded_rows)
-        return (own_results(results) if self._is_here else list(results))[:rows]
-
-    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
-        rows = len(values)
-        results = self._predict(self.given(_padded(values, padded_rows)))
-        if isinstance(results, Awaitable):
-            results = await self._holding.watched(results)
+        results = await self._call(self.given(_padded(values, padded_rows)))
         self._check(results, padded_rows)
         return (own_results(results) if self._is_here else list(results))[:rows]
 
@@ -228,8 +213,8 @@ class TensorRunner(_Caller):
         return count, size, partition
 
     def plain(self, value: Value) -> Value:
-        """Without subclasses of arrays: their methods are foreign code, and one of them would
-        make the whole batch its like."""
+        """Convert subclasses of arrays: their methods are foreign code, and one of them would
+        turn the whole batch into that class."""
         if not isinstance(value, Mapping):
             return value  # `shape` says so
         ndarray = self._numpy.ndarray
@@ -239,7 +224,7 @@ class TensorRunner(_Caller):
         return value
 
     def _length(self, value: Value) -> int | None:
-        """None: only its like in shape may share a batch with it."""
+        """None: only values of the same shape may share a batch with it."""
         padding = self.varying.padding
         return None if padding is None else padding.length_of(value)
 
@@ -253,7 +238,7 @@ class TensorRunner(_Caller):
 
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = super().elsewhere(predict)
-        same._concatenate = Rows  # on the way: that is a copy less
+        same._concatenate = Rows  # concatenated while they are sent, which saves a copy
         return same
 
     def given(self, values: list[Value]) -> list[Value]:
@@ -268,69 +253,12 @@ class TensorRunner(_Caller):
             for name in results[0]
         }
 
-    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
-        if not self.may_rerun or self.company.is_alone:
-            return None
-        if self.company.is_watched:
-            if len(values) == 1:
-                return None
-            place = self.company.look(len(values))
-            return place, values[place]
-        if not self.varying.is_due():
-            return None
-        full = self._full_length(values)
-        padded = [
-            place
-            for place, value in enumerate(values)
-            if full is not None and self._length(value) != full
-        ]
-        chosen = self.varying.choose(padded)
-        return None if chosen is None else (chosen, self.cut(values[chosen], 0, 1))
-
-    def differing(self, alone: Any, batched: Any) -> list[str]:
-        if self.company.is_watched:
-            return self.company.differing(alone, batched)
-        return self.varying.differing(alone, self.cut(batched, 0, 1))
-
-    def revoke(self, outputs: list[str]) -> None:
-        padding = self.varying.padding
-        if padding is not None and padding.is_judged and not self.company.is_watched:
-            self.varying.revoke(outputs)
-        else:
-            self.company.revoke(outputs)
-
-    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+    async def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
         if self.company.is_alone:
-            return [self._whole_answer(self._predict(self._own(value))) for value in values]
-        if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
-            results: list[Any] = [None] * len(values)
-            for places in groups:
-                some = [values[place] for place in places]
-                _put(results, places, self.predict(some, _rows_of(some, values, padded_rows)))
-            return results
-        outputs = self._predict(self._concatenated(values, padded_rows))
+            return [self._whole_answer(await self._call(self._own(value))) for value in values]
+        outputs = await self._call(self._concatenated(values, padded_rows))
         self._check_outputs(outputs, padded_rows)
         return self._split(own_outputs(outputs) if self._is_here else outputs, values)
-
-    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
-        if self.company.is_alone:
-            return [self._whole_answer(await self._awaited(self._own(value))) for value in values]
-        if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
-            results: list[Any] = [None] * len(values)
-            for places in groups:
-                some = [values[place] for place in places]
-                rows = _rows_of(some, values, padded_rows)
-                _put(results, places, await self.predict_async(some, rows))
-            return results
-        outputs = await self._awaited(self._concatenated(values, padded_rows))
-        self._check_outputs(outputs, padded_rows)
-        return self._split(own_outputs(outputs) if self._is_here else outputs, values)
-
-    async def _awaited(self, batch: Any) -> Any:
-        outputs = self._predict(batch)
-        if isinstance(outputs, Awaitable):
-            outputs = await self._holding.watched(outputs)
-        return outputs
 
     # ---- one request a run
 
@@ -343,15 +271,6 @@ class TensorRunner(_Caller):
         self._check_names_of(outputs)
         arrays = {name: self._numpy.asarray(array) for name, array in outputs.items()}
         return own_outputs(arrays) if self._is_here else arrays
-
-    def _by_shape(self, values: list[Value]) -> list[list[int]]:
-        """Places of those that need no padding to share a batch: they were queued together when
-        they were still padded."""
-        groups: dict[Hashable, list[int]] = {}
-        for place, value in enumerate(values):
-            shapes = tuple((name, array.shape[1:]) for name, array in sorted(value.items()))
-            groups.setdefault(shapes, []).append(place)
-        return list(groups.values())
 
     def _check_names(self, value: Mapping[str, Any]) -> None:
         if self._inputs and value.keys() != self._inputs.keys():
@@ -394,7 +313,7 @@ class TensorRunner(_Caller):
         return batch
 
     def _full_length(self, values: list[Value]) -> int | None:
-        """What all are filled up to; None: they run as they are."""
+        """The length that all are padded to; None: they run as they are."""
         lengths = [self._length(value) for value in values]
         known = [length for length in lengths if length is not None]
         return self.varying.full_length(max(known)) if len(known) == len(lengths) else None
@@ -411,7 +330,7 @@ class TensorRunner(_Caller):
         return filled
 
     def _lone(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
-        """A lone caller's array: the model has its own to write into, or cannot write."""
+        """The array of a single caller: copied for a model that writes, else read-only."""
         if not self._is_here:
             return array
         if self._writes_inputs:
@@ -467,18 +386,6 @@ def is_async_function(function: Callable[..., Any]) -> bool:
     if not inspect.isroutine(function):  # an object with `async def __call__`
         function = type(function).__call__
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _put(results: list[Any], places: list[int], some: list[Any]) -> None:
-    for place, result in zip(places, some, strict=True):
-        results[place] = result
-
-
-def _rows_of(some: list[Value], values: list[Value], padded_rows: int) -> int:
-    """For a part of a batch: as many as it has; or, where there are fixed sizes, the batch's."""
-    rows = sum(len(next(iter(value.values()))) for value in some)
-    whole = sum(len(next(iter(value.values()))) for value in values)
-    return rows if whole == padded_rows else padded_rows
 
 
 def _padded(values: list[Value], padded_rows: int) -> list[Value]:

@@ -17,7 +17,7 @@ _LARGE = 4  # from this content on, numbers are large
 
 
 class Attempt(NamedTuple):
-    """What rows are made of."""
+    """The properties of made-up rows."""
 
     length: int = 5  # of axes that vary: no power of two
     below: int = 2  # for indices: 0 and 1 are in nearly every table
@@ -74,7 +74,7 @@ def is_mask(tensor: Tensor) -> bool:
 
 
 def are_finite(answers: Sequence[Arrays]) -> bool:
-    """Nothing in them is infinite or no number: such hide what they are made of."""
+    """Are all numbers finite? Others hide differences."""
     import numpy
 
     arrays = [array for answer in answers for array in map(numpy.asarray, answer.values())]

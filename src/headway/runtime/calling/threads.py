@@ -14,13 +14,13 @@ from headway.runtime.calling.faults import name_of, readable, text_of
 
 T = TypeVar("T")
 _RETRY_S = 1.0
-# Whose work is asked for here: the tenant or the address of a request. Clients take turns.
+# The client that this code works for: the tenant or address of a request. Clients take turns.
 whose: ContextVar[str] = ContextVar("whose", default="")
 
 
 def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> threading.Thread:
-    """A daemon: what hangs in user code must not keep the interpreter from ending. Raises NotReady
-    where the system has no thread to give: a later call may find one."""
+    """Start a daemon thread, which cannot keep the interpreter from ending if user code hangs.
+    Raises NotReady if the system has no more threads; a later call may succeed."""
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()
@@ -30,8 +30,8 @@ def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> t
 
 
 class Lanes(Generic[T]):
-    """What waits, by client: it is taken of one client after the other, so that one who brings a
-    little waits for one piece of every other client. Used from any thread."""
+    """Waiting work, by client. Clients take turns, so a client with one piece waits for at most one
+    piece of every other client. Used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Lanes(Generic[T]):
             self._waiting.setdefault(client, deque()).append(piece)
 
     def take(self, but: str | None = None) -> T | None:
-        """None where there is none, but for those of the client `but`."""
+        """None: there is no work, except of the client `but`."""
         with self._lock:
             client = next((each for each in self._waiting if each != but), None)
             if client is None:
@@ -55,15 +55,15 @@ class Lanes(Generic[T]):
 
 
 class ThreadPool:
-    """A few threads that stay, for work of which there is much and each piece is short: a thread
-    of its own costs more than a short text takes to tokenise. Used in one event loop."""
+    """A few lasting threads for many short pieces of work: to start a thread takes longer than to
+    tokenise a short text. Used in one event loop."""
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count
         self._name = name
         self._started = 0
         self._lanes: Lanes[Callable[[], None]] = Lanes()
-        self._told: SimpleQueue[bool] = SimpleQueue()  # of each piece of work; False: to end
+        self._told: SimpleQueue[bool] = SimpleQueue()  # True for each piece of work; False: end
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """As `run_in_thread`, in turns with the work of other clients. Raises NotReady."""
@@ -87,7 +87,7 @@ class ThreadPool:
     def _serve(self) -> None:
         while self._told.get():
             work = self._lanes.take()
-            assert work is not None, "told of work that is not there"
+            assert work is not None, "there is no work"
             work()
 
 
@@ -134,7 +134,7 @@ def _settle(future: "asyncio.Future[T]", result: T, error: BaseException | None)
 
 
 def awaitable(error: BaseException) -> Exception:
-    """The same as an error that a future can hold and a task may raise."""
+    """An equivalent error that a future can hold and a task may raise."""
     error = readable(error)
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error

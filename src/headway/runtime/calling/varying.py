@@ -3,12 +3,10 @@
 A model is padded where it says so (`pads`), or where it takes a mask and *shows* that what lies
 outside of it does not matter: before traffic, samples are run apart, and filled up, with what they
 will be filled up with and with something else; whatever comes out must agree. Their contents must
-make a difference, or nothing is shown. Where neither holds, only equal shapes share a batch. While
-it serves, padded answers are compared with those of the same rows alone, now and then: where they
-differ, padding ends.
+make a difference, or nothing is shown. Where neither holds, only equal shapes share a batch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,29 +16,24 @@ from headway.runtime.calling.samples import (
     Samples,
     all_agree,
     are_finite,
-    deciding,
-    differing,
     is_mask,
 )
 
-SHORT, LONG = 5, 9  # of the samples: no power of two, no multiples of each other
-_SERVING_SLACK = 10.0  # times the usual tolerance, while it serves: other lengths, other kernels
+SHORT, LONG = 5, 9  # lengths of the samples: no power of two, no multiples of each other
 _CONTENTS = 4  # of samples: indices that are all 0, all 1, and two at random
-_EVERY = 128  # padded batches between two looks; at first more often
 
 Arrays = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What is filled up along its second axis, and what comes out as long as that."""
+    """Inputs that are padded along their second axis, and outputs that are as long as them."""
 
     values: Mapping[str, float]  # by input: what it is filled up with
     outputs: Mapping[str, Sequence[int]] | None = None  # axes to cut back; None: the second, if so
-    is_judged: bool = False  # the model did not say so: it is checked while it serves
 
     def length_of(self, value: Arrays) -> int | None:
-        """Of one request; None: its inputs differ, or are empty, and it must run as it is."""
+        """The length of one request; None: its inputs differ or are empty, so it is not padded."""
         found = {value[name].shape[1] for name in self.values}
         length = found.pop()
         return None if found or not length else int(length)
@@ -56,15 +49,11 @@ class Padding:
 
 @dataclass(slots=True)
 class Varying:
-    """What is known of one model; shared by all who call it."""
+    """The padding of one model; shared by all of its callers."""
 
-    candidates: tuple[str, ...] = ()  # inputs that padding may suit; to be shown
+    candidates: tuple[str, ...] = ()  # inputs that may be padded, if the trial succeeds
     padding: Padding | None = None
     pad_sizes: tuple[int, ...] = ()  # the only lengths it runs at
-    is_revoked: bool = False  # it was padded, until an answer was another than alone
-    revoked: Callable[[str], object] = str  # is told so, and how
-    _batches: int = 0
-    _is_pending: bool = False  # no item was padded in the last batch that was to be checked
     _dtypes: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -102,15 +91,16 @@ class Varying:
     def judge(
         self, short: Sequence[Arrays], long: Sequence[Arrays], filled: Sequence[Sequence[Arrays]]
     ) -> bool:
-        """By content: run apart, short and long; and all as long as the long ones, which are the
-        last of `filled`. Do they agree, and does it matter what they contain? Then pad from now on.
+        """Pad from now on if padded rows have the same answers as unpadded ones, and different
+        contents have different answers. `short` and `long` ran apart; `filled` ran together, padded
+        to the length of its last ones, which are the long rows.
         """
         outputs = _axes(short[0], long[0])
         if outputs is None or all(all_agree(short[0], other) for other in short[1:]):
             return False
         if not are_finite([*short, *long]):
             return False
-        padding = Padding(dict.fromkeys(self.candidates, 0), outputs, is_judged=True)
+        padding = Padding(dict.fromkeys(self.candidates, 0), outputs)
         for batched in filled:
             length = LONG if batched is filled[-1] else SHORT
             for alone, row in zip(long if length == LONG else short, batched, strict=True):
@@ -119,30 +109,6 @@ class Varying:
                     return False
         self.padding = padding
         return True
-
-    # ---- looking while it serves
-
-    def is_due(self) -> bool:
-        """After a batch: is it to be looked at?"""
-        if self.padding is None or not self.padding.is_judged:
-            return False
-        self._batches = count = self._batches + 1
-        return self._is_pending or count & (count - 1) == 0 or count % _EVERY == 0
-
-    def choose(self, padded: Sequence[int]) -> int | None:
-        """Which of these places. None: there is none, and the next batch is looked at."""
-        self._is_pending = not padded
-        return padded[self._batches % len(padded)] if padded else None
-
-    def differing(self, alone: Arrays, padded: Arrays) -> list[str]:
-        """The same row twice: the outputs that are not the same."""
-        return differing(deciding(alone), padded, slack=_SERVING_SLACK)
-
-    def revoke(self, outputs: Sequence[str]) -> None:
-        """No item is padded from now on."""
-        if self.padding is not None:
-            self.padding, self.is_revoked = None, True
-            self.revoked(", ".join(outputs))
 
 
 def _axes(short: Arrays, long: Arrays) -> dict[str, tuple[int, ...]] | None:

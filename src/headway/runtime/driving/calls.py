@@ -3,21 +3,19 @@
 import asyncio
 import concurrent.futures
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
-from headway.core.items import Batch, Item
+from headway.core.items import Batch
 from headway.errors import ModelFailed
-from headway.runtime.calling.nesting import Chain
 
 Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
 _log = logging.getLogger(__name__)
 
 
 class Answerable(Protocol):
-    """What a batch needs of the callers in it."""
+    """A caller, as its batch sees it."""
 
     value: Any
     ran: tuple[Ran, ...]
@@ -41,10 +39,10 @@ class Call:
     __slots__ = ("chain", "future", "item_ids", "ran", "value")
 
     def __init__(self, item_id: int, value: Any, future: Any) -> None:
-        self.item_ids: tuple[int, ...] = (item_id,)  # several once it has been split
+        self.item_ids: tuple[int, ...] = (item_id,)  # one id
         self.value = value
         self.future = future
-        self.ran: tuple[Ran, ...] = ()  # once it has; several where it was split
+        self.ran: tuple[Ran, ...] = ()  # once it has run
 
     @property
     def is_done(self) -> bool:
@@ -63,7 +61,7 @@ class Call:
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
-            with suppress(RuntimeError):  # as above
+            with suppress(RuntimeError):  # its loop is closed
                 self.future.set_exception(_raisable(error))
 
     def detach(self) -> None:
@@ -101,7 +99,7 @@ class _FutureElsewhere:
 
 
 class DirectCall:
-    """One value whose caller is told by a plain call, in the batcher's own event loop.
+    """One value whose caller gets its answer by a plain function call, in the batcher's event loop.
 
     No future, no task: for front ends that answer thousands of callers from one loop. They derive
     from it; what `answered` and `failed` raise is logged, and goes no further.
@@ -142,7 +140,7 @@ class DirectCall:
 
 
 class ThreadCall(Call):
-    """The same for a caller in another event loop: its future may be cancelled at any moment."""
+    """A call from another event loop: its future may be cancelled at any moment."""
 
     __slots__ = ()
 
@@ -158,96 +156,7 @@ class ThreadCall(Call):
             self.future.set_exception(_raisable(error))
 
     def detach(self) -> None:
-        """It always crosses threads."""
-
-
-class SplitCall:
-    """A request of more rows than a batch: its parts run separately and are joined again."""
-
-    def __init__(
-        self,
-        whole: Call,
-        parts: Sequence[Item],
-        join: Callable[[list[Any]], Any],
-        forget: Callable[[tuple[int, ...]], object],
-    ) -> None:
-        self._whole = whole
-        self._parts = tuple(part.id for part in parts)
-        self._join = join
-        self._forget = forget
-        self._results: list[Any] = [None] * len(parts)
-        self._ran: tuple[Ran, ...] = ()  # in the order in which they finished
-        self._missing = len(parts)
-        self._lock = threading.Lock()  # parts may be answered on both sides of a move
-
-    @property
-    def is_done(self) -> bool:
-        return self._whole.is_done
-
-    @property
-    def value(self) -> Any:
-        return self._whole.value
-
-    @property
-    def chain(self) -> Chain:
-        return getattr(self._whole, "chain", ())
-
-    def part_succeeded(self, number: int, result: Any, ran: tuple[Ran, ...]) -> None:
-        self._results[number] = result
-        with self._lock:
-            self._ran += ran
-            self._missing -= 1
-            if self._missing:
-                return
-        self._whole.ran = self._ran
-        self._whole.succeed(self._join(self._results))
-
-    def part_failed(self, error: BaseException) -> None:
-        """The request fails with its first part; those that have not run never will."""
-        if not self.is_done:
-            self._whole.fail(error)
-            self._forget(self._parts)
-
-    def detach(self) -> None:
-        self._whole.detach()
-
-
-class PartCall:
-    """One part of a split request, as its batch sees it."""
-
-    __slots__ = ("_number", "_request", "ran", "value")
-
-    def __init__(self, request: SplitCall, number: int, value: Any) -> None:
-        self._request = request
-        self._number = number
-        self.value = value
-        self.ran: tuple[Ran, ...] = ()
-
-    @property
-    def is_done(self) -> bool:
-        return self._request.is_done
-
-    @property
-    def chain(self) -> Chain:
-        return self._request.chain
-
-    @property
-    def whole_value(self) -> Any:
-        return self._request.value
-
-    def succeed(self, result: Any) -> None:
-        self._request.part_succeeded(self._number, result, self.ran)
-
-    def fail(self, error: BaseException) -> None:
-        self._request.part_failed(error)
-
-    def detach(self) -> None:
-        self._request.detach()
-
-
-def content_of(call: Answerable) -> Any:
-    """What its caller sent, also where only a part of that runs here."""
-    return call.whole_value if isinstance(call, PartCall) else call.value
+        """Nothing to do: its answer crosses threads anyway."""
 
 
 def _raisable(error: BaseException) -> BaseException:

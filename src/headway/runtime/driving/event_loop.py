@@ -44,9 +44,9 @@ class EventLoop:
 
 
 class BackgroundLoop:
-    """An event loop in a daemon thread, for callers that have none in common.
+    """An event loop in a daemon thread, for callers of several loops and threads.
 
-    The thread knows the loop only, and ends with the batcher that nobody uses any more.
+    The thread only references the loop, so it ends when its batcher is garbage collected.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class BackgroundLoop:
         except NotReady:
             self.loop.close()
             raise
-        # Once only: a second stop would cut short what the loop does at its end.
+        # Only once: a second stop would interrupt `_finish_tasks`.
         self._stop_once = weakref.finalize(self, _stop, self.loop)
         self._stop_once.atexit = False
 
@@ -82,11 +82,11 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Threads wait for these (`call`): all have been answered, and must come to know it."""
+    """Threads wait for these tasks (`call`), which have been answered and must run to their end."""
     left = asyncio.all_tasks(loop)
     if left:
         _, left = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
-    for task in left:  # only now: it would cancel those, too, that have their answer
+    for task in left:  # not before: it would also cancel tasks that have their answer
         task.cancel()
     if left:
         loop.run_until_complete(asyncio.wait(left, timeout=1.0))
@@ -107,7 +107,7 @@ class FloatingLoop:
         self._background: BackgroundLoop | None = None
 
     def choose(self, current: EventLoop | None, *, idle: bool) -> EventLoop:
-        """Where the batcher should live now that this thread calls in."""
+        """The loop of the batcher, now that this thread calls."""
         here = asyncio._get_running_loop()
         if current is not None and current.loop is here:
             return current

@@ -1,7 +1,7 @@
 """Steps of a model on their way to its streams.
 
-The model's side hands each step over whole, from whatever thread it is in. The readers' event loop
-is told once, and takes apart the steps that have come until it looks.
+The model's side hands over whole steps, from any thread. The readers' event loop is notified once,
+and then takes apart all steps that have come.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ class StepQueue:
         self._waiting: list[Sequence[str]] = []
         self._is_told = False  # the loops have been asked to look, and have not yet
         self._untold_steps = 0  # that have come since …
-        self._untold_bytes: float = 0  # … and at most so many of one stream
+        self._untold_bytes: float = 0  # … the bytes of the stream that got most
 
     # From the model's side, in any thread.
 
     def deliver(self, entries: Sequence[Any]) -> None:
-        """An entry for each stream. The loops are told, once until they look."""
+        """Deliver an entry for each stream. The loops are notified once until they look."""
         is_texts = _TEXT.issuperset(map(type, entries))
         size = max(map(len if is_texts else _urgency_of, entries))
         with self._lock:
@@ -91,7 +91,7 @@ class StepQueue:
     # From any thread.
 
     def put_waiting(self) -> None:
-        """Each stream has its part of all that has come."""
+        """Give every stream its entries of all waiting steps."""
         with self._lock:
             self._put_waiting()
 
@@ -145,7 +145,7 @@ class StepQueue:
 
 
 def _urgency_of(entry: Any) -> float:
-    """What it takes; more than anything that can wait where it is an end."""
+    """Its bytes; infinite for an end, which cannot wait."""
     if entry is None:
         return 0
     return math.inf if entry is END or is_error(entry) else bytes_of(entry)

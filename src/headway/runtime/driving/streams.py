@@ -1,7 +1,7 @@
-"""Streams: many chunks for one caller, who reads them in an event loop of its own.
+"""Streams: many chunks for one caller, who reads them in its own event loop.
 
 The model's side puts them from whatever thread it is in; the steps of a batch come through a
-`StepQueue`. The readers' event loop is told once, and wakes each reader once.
+`StepQueue`. The readers' event loop is notified once, and wakes each reader once.
 """
 
 import asyncio
@@ -10,22 +10,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from headway.errors import ModelFailed, Shed
+from headway.errors import Shed
 from headway.model import END
 from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Ran
-from headway.runtime.driving.digests import Trail
 
 if TYPE_CHECKING:
     from headway.runtime.driving.step_queue import StepQueue
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
-_OTHER_BYTES = 256  # what a chunk counts for that is no text, no bytes and no array
-QUIET_BYTES = 4096  # of texts that may wait for a reader without a look at the stream's limits
+_OTHER_BYTES = 256  # counted for a chunk that is neither text, bytes nor array
+QUIET_BYTES = 4096  # of texts may wait for a reader before the limits are checked
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
-# Called in the reader's loop with chunks. False: not now, they are to be put.
+# Called in the reader's loop with chunks. False: it cannot take them now.
 Direct: TypeAlias = Callable[[Sequence[Any]], bool]
 
 
@@ -35,14 +34,12 @@ class StreamCall:
     __slots__ = (
         "_chunks",
         "_error",
-        "_has_begun",
         "_pushed_bytes",
-        "_retrace",
         "_taken_bytes",
-        "_trail",
         "_waiter",
         "chain",
         "direct",
+        "has_begun",
         "has_ended",
         "is_abandoned",
         "item_ids",
@@ -59,18 +56,16 @@ class StreamCall:
         self.ran: tuple[Ran, ...] = ()
         self.is_abandoned = False  # the reader left
         self.loop = loop
-        self.reader: Callable[[], None] | None = None  # told in place of a waiting task
-        self.direct: Direct | None = None  # takes a chunk past the queue
+        self.reader: Callable[[], None] | None = None  # called instead of waking a task
+        self.direct: Direct | None = None  # takes chunks directly
         self.step_queue: StepQueue | None = None  # of the model, once it runs
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self.has_ended = False  # there will be no more chunks
-        self._has_begun = False  # there was a chunk
+        self.has_begun = False  # there was a chunk: it must not run again
         self._pushed_bytes = 0  # counted by the model's side only …
         self._taken_bytes = 0  # … and by the reader's
-        self._trail: Trail | None = None  # of what was pushed, where the model may start over
-        self._retrace: Trail | None = None  # of what comes once more, until it is as far
 
     @property
     def is_done(self) -> bool:
@@ -78,54 +73,37 @@ class StreamCall:
 
     # From any thread.
 
-    def start(self, *, may_rerun: bool) -> None:
-        """The model begins, or starts over: what the reader has seen already is compared, and not
-        given again."""
-        if not self._has_begun:
-            self._trail = Trail() if may_rerun else None
-        elif self._trail is None:
-            self.fail(self._broken_off())
-        else:
-            self._retrace = Trail()
-
     def put(self, entry: Any) -> bool:
         """One entry of a step: a chunk, None for nothing, END, or this item's own error. True:
         there is something new for its reader."""
         if entry is None or self.has_ended or self.is_abandoned:
             return False
         if entry is END or is_error(entry):
-            self._end(self._retraced() if entry is END else readable(entry))
-        elif self._retrace is not None:
-            self._follow(self._retrace, entry)
-            return self.has_ended
+            self._end(None if entry is END else readable(entry))
         else:
             self._push(entry, bytes_of(entry))
         return True
 
     def put_texts(self, texts: Sequence[str]) -> None:
-        """The same of several chunks, all of them texts. The hot path."""
+        """Put several chunks, all of them texts. The hot path."""
         size = 0
         for text in texts:
             size += len(text)
-        is_plain = not self._chunks and self._retrace is None and size <= QUIET_BYTES
+        is_plain = not self._chunks and size <= QUIET_BYTES
         if not is_plain or self.has_ended or self.is_abandoned:
             for text in texts:
                 self.put(text)
             return
-        self._has_begun = True
+        self.has_begun = True
         self._pushed_bytes += size
-        if self._trail is not None:
-            self._trail.add_texts(texts)
         self._chunks.extend(texts)
 
     def set_aside(self, texts: Sequence[str]) -> bool:
-        """Whether a direct reader is to have them without a stay here (`give`). Called in its loop.
-        The hot path."""
-        if self._chunks or self._retrace is not None or self.has_ended or self.is_abandoned:
+        """Shall a direct reader get these texts past the queue (`give`)? Called in its loop. The
+        hot path."""
+        if self._chunks or self.has_ended or self.is_abandoned:
             return False
-        self._has_begun = True
-        if self._trail is not None:
-            self._trail.add_texts(texts)
+        self.has_begun = True
         return True
 
     def _push(self, chunk: Any, size: int) -> None:
@@ -134,28 +112,14 @@ class StreamCall:
             if waiting >= MAX_BACKLOG or unread_bytes + size > MAX_BACKLOG_BYTES:
                 self._end(self._too_far_behind())
                 return
-        self._has_begun = True
+        self.has_begun = True
         self._pushed_bytes += size
-        if self._trail is not None:
-            self._trail.add(chunk, size)
         self._chunks.append(chunk)
 
     def _too_far_behind(self) -> Shed:
         is_many = len(self._chunks) >= MAX_BACKLOG
         behind = f"{MAX_BACKLOG} chunks" if is_many else f"{MAX_BACKLOG_BYTES} bytes"
         return Shed(f"the reader fell {behind} behind its stream")
-
-    def _follow(self, retrace: Trail, entry: Any) -> None:
-        retrace.add(entry, bytes_of(entry))
-        trail = self._trail
-        assert trail is not None
-        if retrace.length == trail.length:
-            self._retrace = None
-            if retrace.digest() != trail.digest():
-                self._end(self._broken_off())
-
-    def _broken_off(self) -> ModelFailed:
-        return ModelFailed("the stream broke off, and the model did not repeat the same chunks")
 
     def succeed(self, result: Any) -> None:
         self._settle(None)
@@ -167,15 +131,11 @@ class StreamCall:
         if self.step_queue is not None:
             self.step_queue.put_waiting()  # what came before the end
         if not self.has_ended:
-            self._end(self._retraced() if error is None else error)
+            self._end(error)
             _wake_in(self.loop, [self])
 
     def detach(self) -> None:
-        """It always finds its reader's loop."""
-
-    def _retraced(self) -> ModelFailed | None:
-        """What an end means now: it may have come earlier than the first time."""
-        return None if self._retrace is None else self._broken_off()
+        """Nothing to do: it always finds its reader's loop."""
 
     def _end(self, error: BaseException | None) -> None:
         self._error = error
@@ -207,22 +167,22 @@ class StreamCall:
             waiter.set_result(None)
 
     def give(self, texts: Sequence[str]) -> None:
-        """To the direct reader, what was set aside for it."""
+        """Give the direct reader the texts that were set aside for it."""
         if self.direct is None or not self.direct(texts):
             self.put_back(texts)
             self._tell()
 
     def put_back(self, texts: Sequence[str]) -> None:
-        """That were set aside. What has been put since goes after them."""
+        """Queue texts that were set aside, before all that has been put since."""
         self._taken_bytes -= sum(map(len, texts))  # unread is what was pushed, less this
         self._chunks.extendleft(reversed(texts))
 
     def take_direct(self, chunk: Any) -> bool:
-        """Whether the reader took it past the queue. What waits there goes first."""
+        """Did the reader take the chunk directly? Not while others wait in the queue."""
         return self.direct is not None and not self._chunks and self.direct((chunk,))
 
     def take(self, most_bytes: float = math.inf) -> list[Any]:
-        """The chunks that are there; the one that goes beyond `most_bytes` is the last."""
+        """The waiting chunks, up to the first that exceeds `most_bytes`, which is included."""
         pushed_bytes = self._pushed_bytes  # first: a chunk is counted before it can be taken
         chunks, taken = self._chunks, []
         if pushed_bytes - self._taken_bytes <= most_bytes:
@@ -241,7 +201,7 @@ class StreamCall:
         return bool(self._chunks)
 
     def is_at_end(self) -> bool:
-        """Whether all has been read; raises what went wrong."""
+        """Has everything been read? Raises the stream's error."""
         if not self.has_ended or self._chunks:
             return False
         if self._error is not None:
@@ -264,7 +224,7 @@ class StreamCall:
 
 
 class OpenStream:
-    """A stream as its reader has it: an async iterator; or, attached, chunks without a task."""
+    """The reader's side of a stream: an async iterator, or, attached, chunks without a task."""
 
     __slots__ = ("_call", "_deadline", "_withdraw", "has_chunks", "is_at_end", "take")
 
@@ -321,7 +281,7 @@ def bytes_of(chunk: Any) -> int:
 
 
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
-    """Entries of streams that are no batch, each to its own. From any thread."""
+    """Put entries of streams that are not one batch. From any thread."""
     told: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
     for call, entry in step:
         if call.put(entry):
@@ -342,7 +302,8 @@ def _wake_in(loop: asyncio.AbstractEventLoop, calls: list[StreamCall]) -> None:
 
 
 def wake_all(calls: list[StreamCall]) -> None:
-    """Readers of much, a few in a turn: each encodes and writes what it finds."""
+    """Wake readers; where much is unread, only a few in each turn of the loop: each encodes and
+    writes what it finds."""
     unread_bytes = 0
     for count, call in enumerate(calls, 1):
         unread_bytes += call._pushed_bytes - call._taken_bytes

@@ -18,15 +18,15 @@ class Timer:
         self._due_at = -math.inf
 
     def is_later(self, at: float) -> bool:
-        """Under the shell's lock: is it set for later than that? Then `arm` it."""
+        """Under the shell's lock: True if it is set for a later time; then `arm` it."""
         if at >= self._at:
             return False
         self._at = at
         return True
 
     def arm(self, event_loop: EventLoop, at: float) -> None:
-        """In that loop. Not where an earlier moment was asked for meanwhile, or in another loop,
-        which asks anew."""
+        """Set the timer, in that loop. Does nothing if an earlier time was asked for meanwhile, or
+        if the shell has moved to another loop."""
         if at != self._at or not event_loop.is_here:
             return
         self.disarm()
@@ -40,15 +40,15 @@ class Timer:
             self._handle = None
 
     def leave(self) -> None:
-        """The shell moves to another loop. In the old one, it finds so when it rings."""
+        """The shell moves to another loop. The old timer does nothing when it rings."""
         self._handle = self._event_loop = None
         self._at = math.inf
 
     def now(self, event_loop: EventLoop) -> float:
         """The time to decide at.
 
-        uvloop counts in milliseconds and rings early: what is due within one is due now. Asked with
-        the clock's time, a decider would say "wait" again, and again.
+        uvloop counts in milliseconds and rings early: work that is due within
+        one is due now. With the clock's time, the decider would answer "wait" again and again.
         """
         due_at, self._due_at = self._due_at, -math.inf
         return max(event_loop.clock(), due_at)

@@ -1,4 +1,4 @@
-"""The front's book of adapters: which name means which of the engine's adapters.
+"""The loaded adapters by name, as the front knows them.
 
 The engine knows adapters by a key that is used once, so an adapter that is loaded again under its
 old name shares no cached prefix with what it was. Names are the callers'. Used in one event loop.
@@ -63,7 +63,7 @@ class AdapterBook:
     async def load(self, name: str, folder: str | Path, *, replaces: bool = False) -> None:
         """Returns when sequences may name it. Raises InvalidInput, ConfigError.
 
-        One that is replaced serves until then; sequences that have it go on with it.
+        An adapter that is replaced serves until then; its sequences keep it to their end.
         """
         if not NAME.fullmatch(name):
             raise InvalidInput(
@@ -88,14 +88,14 @@ class AdapterBook:
                 await _answer(engine.unload_adapter(before.key))
 
     async def unload(self, name: str) -> None:
-        """No caller finds it from now on; sequences that have it go on. Raises UnknownModel."""
+        """New sequences cannot use it from now on; running ones keep it. Raises UnknownModel."""
         async with self._changing:
             self.key_of(name)
             entry = self._entries.pop(name)
             await _answer(self._connected().unload_adapter(entry.key))
 
     async def load_at_start(self, name: str, folder: str | Path) -> None:
-        """The same for one that the configuration names: what is wrong is a ConfigError."""
+        """Load an adapter that the configuration names. Mistakes are ConfigErrors."""
         try:
             await self.load(name, folder)
         except InvalidInput as error:

@@ -1,4 +1,5 @@
-"""The engine's side of the line: commands come in between steps, one word goes out after each."""
+"""The engine's side of the connection: commands come in between steps, one report goes out after
+each."""
 
 import gc
 import math
@@ -11,8 +12,15 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from headway.runtime.generation.loop import Cancel, Command, EngineLoop, Report, StepRunner, Submit
-from headway.runtime.generation.words import Welcome, packed
+from headway.runtime.generation.loop import (
+    CancelSequence,
+    Command,
+    EngineLoop,
+    Report,
+    StepRunner,
+    SubmitSequence,
+)
+from headway.runtime.generation.messages import Welcome, packed
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.protocol import Kind
 
@@ -26,9 +34,9 @@ def serve(
     has_grammars: bool,
     compile_grammar: Callable[[str], Any],
 ) -> None:
-    """Until the front hangs up. Raises where the loop dies."""
+    """Serve until the front closes the connection. Raises the error that ends the loop."""
     gc.collect()
-    gc.freeze()  # what is loaded stays: a collection that looks at it would hold up every stream
+    gc.freeze()  # loaded objects stay: garbage collections that scan them would delay every stream
     inbox = LineInbox(line, compile_grammar)
     inbox.send(Welcome(engine.limits, engine.vocabulary, has_grammars, engine.computes))
 
@@ -44,15 +52,16 @@ def serve(
 
 
 class LineInbox:
-    """Commands from the line. Grammars are compiled in a thread before their sequences are told."""
+    """Commands from the connection. A sequence with a grammar waits until a thread has compiled
+    it."""
 
     def __init__(self, line: Channel, compile_grammar: Callable[[str], Any]) -> None:
         self._line = line
         self._compile = compile_grammar
         self._compiled = {""}
-        self._compiling: dict[int, Submit] = {}  # by sequence
-        self._ready: SimpleQueue[Submit] = SimpleQueue()
-        self._tasks: SimpleQueue[Submit] = SimpleQueue()
+        self._compiling: dict[int, SubmitSequence] = {}  # by sequence
+        self._ready: SimpleQueue[SubmitSequence] = SimpleQueue()
+        self._tasks: SimpleQueue[SubmitSequence] = SimpleQueue()
         self._compiler: threading.Thread | None = None
         self._posted: SimpleQueue[Command] = SimpleQueue()
         self._has_helpers = False  # threads that may wake it
@@ -76,7 +85,7 @@ class LineInbox:
         commands = self._take()
         while not commands and until > (now := time.monotonic()):
             left = min(until - now, _BEYOND_S)
-            # It counts whole milliseconds; what is left of one is spent looking.
+            # `poll` counts whole milliseconds; the rest of one is spent in this loop.
             self._arrivals.poll(None if until == math.inf else math.floor(left * 1e3))
             commands = self._take()
         return commands
@@ -92,12 +101,12 @@ class LineInbox:
             return commands
 
     def _sort_in(self, command: Command, commands: list[Command]) -> None:
-        if isinstance(command, Submit) and command.sampling.grammar not in self._compiled:
+        if isinstance(command, SubmitSequence) and command.sampling.grammar not in self._compiled:
             self._compiling[command.sequence.id] = command
             self._tasks.put(command)
             self._start_compiler()
             return
-        if isinstance(command, Cancel):
+        if isinstance(command, CancelSequence):
             self._compiling.pop(command.sequence, None)
         commands.append(command)
 
@@ -124,7 +133,7 @@ class LineInbox:
             self._compiled.add(command.sampling.grammar)
             if self._compiling.pop(command.sequence.id, None) is not None:
                 commands.append(command)
-        if len(self._compiled) > 16:  # fewer than the compiler itself remembers, however large
+        if len(self._compiled) > 16:  # fewer than the compiler keeps
             self._compiled = {""}
 
     def _start_compiler(self) -> None:
@@ -136,7 +145,7 @@ class LineInbox:
     def _run_compiler(self) -> None:
         while True:
             command = self._tasks.get()
-            with suppress(Exception):  # the engine finds out, too: it is its sequence's error
+            with suppress(Exception):  # the engine will raise it, too, as the sequence's error
                 self._compile(command.sampling.grammar)
             self._ready.put(command)
             os.eventfd_write(self._wake, 1)

@@ -14,14 +14,14 @@ from headway.errors import HeadwayError, ModelFailed, UnknownModel
 
 
 class AdapterStore(Protocol):
-    """The engine's adapters. A step says which of them lies in which slot."""
+    """The engine's adapters. A step names the slot of each."""
 
     def read(self, folder: Path) -> Any:
         """From any thread, for it takes long. Raises HeadwayError."""
         ...
 
     def add(self, adapter: str, weights: Any) -> None:
-        """What `read` has answered; steps may name it from now on."""
+        """Add weights that `read` returned; steps may name the adapter from now on."""
         ...
 
     def drop(self, adapter: str) -> None: ...
@@ -34,19 +34,19 @@ class LoadAdapter(NamedTuple):
     """
 
     number: int
-    adapter: str  # used once: what is loaded again under the same name has another
+    adapter: str  # used once: a reloaded adapter has another key
     folder: str
 
 
 class UnloadAdapter(NamedTuple):
-    """No more sequences of this adapter. Those that are here go on to their end."""
+    """Accept no more sequences of this adapter. Running ones go on to their end."""
 
     number: int
     adapter: str
 
 
 class AdapterRead(NamedTuple):
-    """The loop's word to itself: a folder has been read, or cannot be."""
+    """The reader's message to the loop: a folder has been read, or cannot be."""
 
     command: LoadAdapter
     weights: Any = None
@@ -65,8 +65,8 @@ class LoadedAdapters:
         returns: Callable[[int, Any], None],
         enter: Callable[[Any], None],
     ) -> None:
-        """`post` hands a word to the loop from another thread, `returns` answers a command, `enter`
-        takes a sequence that was held."""
+        """`post` sends a message to the loop from another thread, `returns` answers a command,
+        `enter` submits a sequence that was held."""
         self._store = store
         self._scheduler = scheduler
         self._post = post
@@ -90,14 +90,14 @@ class LoadedAdapters:
         return [each for line in self._reading.values() for each in line]
 
     def holds(self, sequence: Asked, submit: Any) -> bool:
-        """Whether the sequence must wait, for its adapter is just being read."""
+        """Must the sequence wait, because its adapter is still being read?"""
         line = self._reading.get(sequence.adapter)
         if line is not None:
             line[sequence.id] = submit
         return line is not None
 
     def release(self, sequence: int) -> None:
-        """It is cancelled, perhaps while it waits."""
+        """The sequence is cancelled, perhaps while it waits."""
         for line in self._reading.values():
             line.pop(sequence, None)
 
@@ -112,7 +112,7 @@ class LoadedAdapters:
             self._users[sequence.adapter].add(sequence.id)
 
     def left(self, sequence: int) -> None:
-        """It has ended. Perhaps it was the last that kept an adapter."""
+        """The sequence has ended. It may have been the last user of an adapter."""
         adapter = self._adapter_of.pop(sequence, "")
         if adapter:
             self._users[adapter].discard(sequence)
@@ -129,7 +129,7 @@ class LoadedAdapters:
             self._reader.submit(self._read, command)
         elif isinstance(command, UnloadAdapter):
             for submit in self._reading.pop(command.adapter, {}).values():
-                self._enter(submit)  # it is told that there is no such adapter
+                self._enter(submit)  # it is refused: there is no such adapter
             if command.adapter in self._users:
                 self._leaving.add(command.adapter)
                 self._drop_if_unused(command.adapter)

@@ -30,11 +30,11 @@ from headway.runtime.generation.loaded_adapters import (
 )
 
 _log = logging.getLogger(__name__)
-_MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not a step
+_MOST_FAILURES = 3  # failed steps in a row: then the engine is broken
 
 
 class StepResult(Protocol):
-    """What a step brings: as many of each as sequences sampled, in that order."""
+    """The results of a step: one of each for every sampled sequence, in that order."""
 
     @property
     def tokens(self) -> list[int]: ...
@@ -42,7 +42,7 @@ class StepResult(Protocol):
     def logprobs(self) -> "list[Any]": ...
     @property
     def broken(self) -> Sequence[int]:
-        """Which of them have no token: the model's numbers are none."""
+        """Rows without a token: the model's logits are not finite numbers."""
         ...
 
 
@@ -51,7 +51,7 @@ class RunningStep(Protocol):
 
     @property
     def seconds(self) -> float | None:
-        """What it took, once there is a result; None: the caller's own clock is as good."""
+        """How long it took, once there is a result; None: the caller measures it."""
         ...
 
     def result(self) -> StepResult:
@@ -60,7 +60,7 @@ class RunningStep(Protocol):
 
 
 class StepRunner(Protocol):
-    """The engine's face."""
+    """The engine, as its loop sees it."""
 
     depth: int  # steps that may be under way at once
 
@@ -86,8 +86,8 @@ class StepRunner(Protocol):
     def start(self, step: Step) -> RunningStep: ...
 
 
-class Output(NamedTuple):
-    """What one sequence got from one step: a token, its end, or both."""
+class SequenceOutput(NamedTuple):
+    """The part of a step that concerns one sequence: a token, its end, or both."""
 
     sequence: int
     token: int | None = None
@@ -97,14 +97,14 @@ class Output(NamedTuple):
 
 
 class PlainTokens(NamedTuple):
-    """Of one step: sequences that got a token and nothing else, and those tokens."""
+    """The sequences of a step that got a token and nothing else, and those tokens."""
 
     sequences: list[int]
     tokens: list[int]
 
 
-def parted(outputs: Sequence[Output]) -> tuple[PlainTokens, list[Output]]:
-    """What is a token only, and the rest."""
+def parted(outputs: Sequence[SequenceOutput]) -> tuple[PlainTokens, list[SequenceOutput]]:
+    """Outputs that are only a token, and all others."""
     plain, others = PlainTokens([], []), []
     for output in outputs:
         sequence, token, logprobs, finished, error = output
@@ -124,26 +124,26 @@ class GenerationLoad(NamedTuple):
     preemptions: int
 
 
-# ---- what the front tells the engine
+# ---- messages of the front to the engine
 
 
-class Submit(NamedTuple):
+class SubmitSequence(NamedTuple):
     sequence: Asked
     sampling: Sampling
     resumed: tuple[int, ...] | None = None  # its tokens so far, where an engine was lost with it
 
 
-class Cancel(NamedTuple):
+class CancelSequence(NamedTuple):
     sequence: int
 
 
-class Weigh(NamedTuple):
-    """Tenants that come from now on have these weights."""
+class SetWeights(NamedTuple):
+    """The weights of tenants that come from now on."""
 
     weights: dict[str, float]
 
 
-class Call(NamedTuple):
+class CallEngine(NamedTuple):
     """Call a method of the engine between two steps; `Report.returned` has its result."""
 
     number: int
@@ -151,26 +151,34 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-Command: TypeAlias = Submit | Cancel | Weigh | Call | LoadAdapter | UnloadAdapter | AdapterRead
+Command: TypeAlias = (
+    SubmitSequence
+    | CancelSequence
+    | SetWeights
+    | CallEngine
+    | LoadAdapter
+    | UnloadAdapter
+    | AdapterRead
+)
 
 
-class Inbox(Protocol):
+class CommandInbox(Protocol):
     def post(self, command: Command) -> None:
         """From any thread of the engine's own process: `wait_commands` answers it."""
         ...
 
     def wait_commands(self, until: float) -> list[Command] | None:
-        """Those that have come; where there are none, wait for some until then. None: stop."""
+        """The commands that have come; waits until then if there are none. None: stop."""
         ...
 
 
-# ---- what the engine tells the front
+# ---- messages of the engine to the front
 
 
 class Report(NamedTuple):
     """After every step, and whenever something ended without one."""
 
-    outputs: list[Output]
+    outputs: list[SequenceOutput]
     load: GenerationLoad
     returned: tuple[int, Any] | None = None  # a call's number, and its result or exception
 
@@ -178,7 +186,9 @@ class Report(NamedTuple):
 class EngineLoop:
     """Owns scheduler and engine: no other thread touches them."""
 
-    def __init__(self, engine: StepRunner, inbox: Inbox, report: Callable[[Report], None]) -> None:
+    def __init__(
+        self, engine: StepRunner, inbox: CommandInbox, report: Callable[[Report], None]
+    ) -> None:
         self._engine = engine
         self._scheduler = GenerationScheduler(engine.limits)
         self._inbox = inbox
@@ -198,7 +208,7 @@ class EngineLoop:
         self._failures = 0
 
     def close(self) -> None:
-        """After `run`: what still waits for an adapter is unfinished, too."""
+        """After `run`: sequences that still wait for an adapter are unfinished, too."""
         self._adapters.close()
         self.unfinished.update(self._adapters.held)
 
@@ -214,8 +224,8 @@ class EngineLoop:
         )
 
     def run(self) -> None:
-        """Until the inbox says stop. Shortly before a step ends the next is decided and handed
-        over, where the engine goes so deep."""
+        """Until the inbox says stop. Shortly before a step ends, the next one is decided and handed
+        over, if the engine takes several steps at once."""
         until = math.inf
         while (commands := self._inbox.wait_commands(until)) is not None:
             for command in commands:
@@ -241,19 +251,21 @@ class EngineLoop:
     def _returns(self, number: int, result: Any) -> None:
         self._report([], (number, result))
 
-    def _report(self, outputs: list[Output], returned: tuple[int, Any] | None = None) -> None:
+    def _report(
+        self, outputs: list[SequenceOutput], returned: tuple[int, Any] | None = None
+    ) -> None:
         self._send(Report(outputs, self.load, returned))
 
     # ---- commands
 
     def _obey(self, command: Command) -> None:
-        if isinstance(command, Submit):
+        if isinstance(command, SubmitSequence):
             self._enter(*command)
-        elif isinstance(command, Cancel):
+        elif isinstance(command, CancelSequence):
             self._cancel(command.sequence)
         elif isinstance(command, LoadAdapter | UnloadAdapter | AdapterRead):
             self._adapters.obey(command)
-        elif isinstance(command, Weigh):
+        elif isinstance(command, SetWeights):
             weights = self._scheduler.limits.tenant_weights
             assert isinstance(weights, dict)
             weights.clear()
@@ -262,13 +274,15 @@ class EngineLoop:
             self._call(command)
 
     def _enter(self, sequence: Asked, sampling: Sampling, resumed: tuple[int, ...] | None) -> None:
-        if sequence.adapter and self._adapters.holds(sequence, Submit(sequence, sampling, resumed)):
+        if sequence.adapter and self._adapters.holds(
+            sequence, SubmitSequence(sequence, sampling, resumed)
+        ):
             return
         try:
             self._adapters.check(sequence.adapter)
             self._scheduler.submit(sequence, resumed)
         except HeadwayError as error:
-            self._report([Output(sequence.id, error=error)])
+            self._report([SequenceOutput(sequence.id, error=error)])
             return
         try:
             self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
@@ -276,20 +290,20 @@ class EngineLoop:
             self._scheduler.cancel(sequence.id)
             if not isinstance(error, HeadwayError):
                 error = ModelFailed(f"the engine refused it: {error}")
-            self._report([Output(sequence.id, error=error)])
+            self._report([SequenceOutput(sequence.id, error=error)])
             return
         self.unfinished.add(sequence.id)
         self._adapters.entered(sequence)
 
     def _cancel(self, sequence: int) -> None:
-        """The end is always reported, also of a sequence that never came here."""
+        """Always report the end, even of a sequence that never came here."""
         if sequence in self.unfinished:
             self._scheduler.cancel(sequence)
         else:
             self._adapters.release(sequence)
-            self._report([Output(sequence, finished=never_ran(sequence))])
+            self._report([SequenceOutput(sequence, finished=never_ran(sequence))])
 
-    def _call(self, command: Call) -> None:
+    def _call(self, command: CallEngine) -> None:
         result: Any
         try:
             result = getattr(self._engine, command.method)(*command.arguments)
@@ -299,7 +313,9 @@ class EngineLoop:
 
     # ---- steps
 
-    def _attempt(self, do: Callable[[Step], list[Output]], step: Step) -> list[Output]:
+    def _attempt(
+        self, do: Callable[[Step], list[SequenceOutput]], step: Step
+    ) -> list[SequenceOutput]:
         try:
             outputs = do(step)
         except Exception as error:
@@ -311,20 +327,20 @@ class EngineLoop:
             self._failures = 0
         return outputs
 
-    def _begin(self, step: Step) -> list[Output]:
+    def _begin(self, step: Step) -> list[SequenceOutput]:
         began = time.monotonic()
         self._under_way.append((step, began, self._engine.start(step)))
         if len(self._under_way) == 1:
             self._due_at = self._hand_over.at(began, self._scheduler.expected_s(step))
         return []
 
-    def _complete(self, step: Step) -> list[Output]:
+    def _complete(self, step: Step) -> list[SequenceOutput]:
         _, began, running = self._under_way.popleft()
         result = running.result()
         now = time.monotonic()
         seconds = running.seconds or now - max(began, self._completed_at)
         self._completed_at = now
-        if self._under_way:  # it begins on the device only now
+        if self._under_way:  # this step begins on the device only now
             expected_s = self._scheduler.expected_s(self._under_way[0][0])
             self._due_at = self._hand_over.at(now, expected_s)
         outputs = [self._break(step.sampled[row]) for row in result.broken]
@@ -339,26 +355,28 @@ class EngineLoop:
             finished = ended.get(sequence)
             if finished is not None:
                 self._end(finished)
-            outputs.append(Output(sequence, token, logprobs, finished))
+            outputs.append(SequenceOutput(sequence, token, logprobs, finished))
         return outputs
 
-    def _break(self, sequence: int) -> Output:
-        """No text follows from logits that are no numbers; its neighbours go on."""
+    def _break(self, sequence: int) -> SequenceOutput:
+        """End a sequence whose logits are not finite numbers; other sequences go on."""
         self._scheduler.cancel(sequence)
         self._adapters.left(sequence)
         self.unfinished.discard(sequence)
         self._engine.drop(sequence)
-        return Output(sequence, error=ModelFailed("the model's logits are not finite numbers"))
+        return SequenceOutput(
+            sequence, error=ModelFailed("the model's logits are not finite numbers")
+        )
 
-    def _end(self, finished: Finished) -> Output:
+    def _end(self, finished: Finished) -> SequenceOutput:
         self._adapters.left(finished.sequence)
         self.unfinished.discard(finished.sequence)
         self._engine.drop(finished.sequence)
-        return Output(finished.sequence, finished=finished)
+        return SequenceOutput(finished.sequence, finished=finished)
 
-    def _fail(self, step: Step, error: Exception) -> list[Output]:
-        """The step's sequences get the error; the others are computed again. Where it was memory
-        that was missing, all are."""
+    def _fail(self, step: Step, error: Exception) -> list[SequenceOutput]:
+        """The step's sequences get the error; the others are computed again. If
+        memory ran out, all are."""
         _log.error("a step failed", exc_info=error)
         self._under_way.clear()
         self._scheduler.reset()
@@ -372,7 +390,7 @@ class EngineLoop:
             self._scheduler.cancel(sequence)
             self._adapters.left(sequence)
             self.unfinished.discard(sequence)
-        return [Output(each, error=failed) for each in sorted(hit)]
+        return [SequenceOutput(each, error=failed) for each in sorted(hit)]
 
 
 def never_ran(sequence: int, tokens: int = 0) -> Finished:

@@ -14,27 +14,27 @@ from functools import partial
 from typing import Any
 
 from headway.core.faults.supervision import WorkerState
-from headway.core.generation.recovery import Change, Recovery
+from headway.core.generation.recovery import Recovery, SequenceMoves
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison, QueueFull
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Event, WorkerChanged
-from headway.runtime.generation.line import Line, Watch
+from headway.runtime.generation.connection import EngineConnection, SilenceWatch
 from headway.runtime.generation.loaded_adapters import LoadAdapter, UnloadAdapter
 from headway.runtime.generation.loop import (
-    Call,
-    Cancel,
+    CallEngine,
+    CancelSequence,
     Command,
     GenerationLoad,
-    Output,
     PlainTokens,
-    Submit,
-    Weigh,
+    SequenceOutput,
+    SetWeights,
+    SubmitSequence,
     never_ran,
 )
-from headway.runtime.generation.words import Step, Welcome, others_of, result_of
+from headway.runtime.generation.messages import PackedReport, Welcome, others_of, result_of
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.handle import ModelProcess
@@ -49,7 +49,7 @@ _NO_TOKENS = PlainTokens([], [])
 
 
 class EngineProcess:
-    """`start` first, `close` last; used in one event loop. There `report` is called once a step."""
+    """`start` first, `close` last; used in one event loop. `report` is called there once a step."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class EngineProcess:
         engine: Any,
         options: ProcessOptions,
         *,
-        report: Callable[[PlainTokens, Sequence[Output]], None],
+        report: Callable[[PlainTokens, Sequence[SequenceOutput]], None],
         tell: Callable[[Event], None],
     ) -> None:
         """`engine`: made and loaded in the other process; its `serve` gets the line."""
@@ -68,20 +68,22 @@ class EngineProcess:
         self._tell_event = tell
         self._loop = asyncio.get_running_loop()
         self._worker: ProcessWorker | None = None
-        self._line: Line | None = None
+        self._line: EngineConnection | None = None
         self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
         self._entries: dict[int, _Entry] = {}  # by the caller's number
         self._sent: dict[int, _Entry] = {}  # by the engine's number
-        self._numbers = itertools.count(1)  # an engine sees each once: what is stale is told apart
+        self._numbers = itertools.count(
+            1
+        )  # never reused: a late message about an old sequence is recognised
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._recovery = Recovery()
         self._weights: dict[str, float] | None = None
         self._adapters: dict[str, str] = {}  # folders, of all that a sequence may have
-        self._leaving: set[str] = set()  # of these, kept for sequences that go on
-        self._watch = Watch(self._loop, options.execute_timeout_s, self._is_late)
+        self._leaving: set[str] = set()  # unloaded adapters that are kept for sequences that go on
+        self._watch = SilenceWatch(self._loop, options.execute_timeout_s, self._is_late)
         self._is_closing = False
         self._gave_up = ""
-        self._preemptions = 0  # of engines that were lost
+        self._preemptions = 0  # by engines that were lost
         self.load = GenerationLoad(0, 0, 1, 0, 0)
 
     # ---- life
@@ -112,7 +114,7 @@ class EngineProcess:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes sequences, though perhaps the engine is just being started again."""
+        """Does it take sequences, even if the engine is being restarted?"""
         return not self._is_closing and not self._gave_up
 
     @property
@@ -132,8 +134,8 @@ class EngineProcess:
     # ---- sequences
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """What the scheduler refuses is reported like any other end. Raises Closed, NotReady,
-        QueueFull."""
+        """Sequences that the scheduler refuses are reported like any other end. Raises Closed,
+        NotReady, QueueFull."""
         self._check_open()
         held = len(self._entries) - len(self._sent)
         if held and held >= self._welcomed.result().limits.max_queue:
@@ -150,21 +152,21 @@ class EngineProcess:
             return
         entry.is_cancelled = True
         if entry.number in self._sent:
-            self._say(Cancel(entry.number))
+            self._say(CancelSequence(entry.number))
         else:
             self._loop.call_soon(self._end_cancelled)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         self._weights = dict(weights)
         if self.is_up:
-            self._say(Weigh(self._weights))
+            self._say(SetWeights(self._weights))
 
     def call(self, method: str, *arguments: Any) -> "asyncio.Future[Any]":
-        """Call a method of the engine, between two steps. The next engine knows nothing of it."""
-        return self._ask(lambda number: Call(number, method, arguments))
+        """Call a method of the engine, between two steps. Later engines do not repeat it."""
+        return self._ask(lambda number: CallEngine(number, method, arguments))
 
     def load_adapter(self, adapter: str, folder: str) -> "asyncio.Future[Any]":
-        """Resolved when sequences may name it. Later engines are told, too."""
+        """Resolved when sequences may name it. Engines that start later load it, too."""
 
         def note(answer: "asyncio.Future[Any]") -> None:
             if not answer.cancelled() and answer.exception() is None:
@@ -175,8 +177,8 @@ class EngineProcess:
         return answer
 
     def unload_adapter(self, adapter: str) -> "asyncio.Future[Any]":
-        """Sequences that have it go on, on this engine or the next. It is told when none is left;
-        of one that is just being read, at once."""
+        """Sequences that have it go on, on this engine or the next. The engine unloads it when none
+        is left; one that is still being read it unloads at once."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         answer.set_result(None)
         if adapter in self._adapters:
@@ -217,38 +219,38 @@ class EngineProcess:
 
     def _send(self, entry: "_Entry") -> None:
         if not self._sent:
-            self._watch.heard()  # until now there was nothing to say
+            self._watch.heard()  # until now no message was expected
         entry.number = number = next(self._numbers)
         self._sent[number] = entry
         resumed = tuple(entry.tokens) if entry.was_sent else None
         entry.was_sent = True
-        self._say(Submit(entry.sequence._replace(id=number), entry.sampling, resumed))
+        self._say(SubmitSequence(entry.sequence._replace(id=number), entry.sampling, resumed))
         self._watch.begin()
 
     def _say(self, command: Command) -> None:
         if self._line is not None:
             self._line.say(command)
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: SequenceMoves) -> None:
         for sequence in change.recall:
             entry = self._entries[sequence]
             self._sent.pop(entry.number, None)
-            self._say(Cancel(entry.number))
+            self._say(CancelSequence(entry.number))
         for sequence in change.send:
             self._send(self._entries[sequence])
 
-    # ---- what the engine says
+    # ---- messages of the engine
 
     def hear(self, word: Any) -> None:
         if isinstance(word, Welcome):
             self._welcome(word)
             return
         self._watch.heard()
-        step = Step(*word)
+        step = PackedReport(*word)
         running, waiting, blocks, used, preemptions = step.load
         self.load = GenerationLoad(running, waiting, blocks, used, preemptions + self._preemptions)
         plain = self._plain(step)
-        outputs: list[Output] = []
+        outputs: list[SequenceOutput] = []
         changes = self._others(step, outputs) if step.others else []
         if step.returned is not None:
             self._returned(*step.returned)
@@ -272,7 +274,7 @@ class EngineProcess:
             return
         self.load = GenerationLoad(0, 0, word.limits.blocks, 0, self._preemptions)
         if self._weights is not None:
-            self._say(Weigh(self._weights))
+            self._say(SetWeights(self._weights))
         for adapter, folder in self._adapters.items():  # sequences wait until it is read
             answer = self._ask(partial(LoadAdapter, adapter=adapter, folder=folder))
             answer.add_done_callback(partial(self._loaded_again, adapter))
@@ -284,7 +286,7 @@ class EngineProcess:
         if error is not None and not isinstance(error, NotReady | Closed):
             _log.error("%s: adapter %s is lost with its engine: %s", self._name, adapter, error)
 
-    def _plain(self, step: Step) -> PlainTokens:
+    def _plain(self, step: PackedReport) -> PlainTokens:
         """The hot path: every token comes through here."""
         sequences, tokens, sent = [], [], self._sent
         for number, token in zip(step.numbers, step.tokens, strict=True):
@@ -295,7 +297,7 @@ class EngineProcess:
                 tokens.append(token)
         return PlainTokens(sequences, tokens)
 
-    def _others(self, step: Step, outputs: list[Output]) -> list[Change]:
+    def _others(self, step: PackedReport, outputs: list[SequenceOutput]) -> list[SequenceMoves]:
         changes = []
         for number, token, logprobs, finished, error in others_of(step):
             entry = self._sent.get(number)
@@ -307,10 +309,10 @@ class EngineProcess:
             if finished is not None or error is not None:
                 changes.append(self._forget(entry))
             own = None if finished is None else finished._replace(sequence=sequence)
-            outputs.append(Output(sequence, token, logprobs, own, error))
+            outputs.append(SequenceOutput(sequence, token, logprobs, own, error))
         return changes
 
-    def _forget(self, entry: "_Entry") -> Change:
+    def _forget(self, entry: "_Entry") -> SequenceMoves:
         self._sent.pop(entry.number, None)
         del self._entries[entry.sequence.id]
         if entry.sequence.adapter in self._leaving:
@@ -329,12 +331,12 @@ class EngineProcess:
     # ---- engines come and go
 
     def connected(self, process: ModelProcess, channel: Channel) -> None:
-        """An engine has loaded, and will say welcome."""
-        self._line = Line(self._loop, process, channel, self.hear)
+        """An engine has loaded, and will send its welcome."""
+        self._line = EngineConnection(self._loop, process, channel, self.hear)
         self._watch.begin()
 
     def disconnected(self, process: ModelProcess, reason: str, *, out_of_memory: bool) -> None:
-        """It has ended. What it said before is heard first."""
+        """The engine has ended. Its last messages are read first."""
         if self._line is None or self._line.process is not process:
             return
         self._line.drain()
@@ -370,7 +372,7 @@ class EngineProcess:
             self._line = None
 
     def _end_some(self, errors: Mapping[int, HeadwayError]) -> None:
-        outputs = [Output(each, error=copy.copy(error)) for each, error in errors.items()]
+        outputs = [SequenceOutput(each, error=copy.copy(error)) for each, error in errors.items()]
         for each in errors:
             entry = self._entries.pop(each, None)
             if entry is not None:
@@ -387,12 +389,12 @@ class EngineProcess:
         self._fail_calls(error)
 
     def _end_cancelled(self) -> None:
-        """Those that no engine has: none will tell their end."""
+        """End cancelled sequences that no engine has: no engine will report their end."""
         outputs = []
         for sequence, entry in list(self._entries.items()):
             if entry.is_cancelled and entry.number not in self._sent:
                 finished = never_ran(sequence, len(entry.tokens))
-                outputs.append(Output(sequence, finished=finished))
+                outputs.append(SequenceOutput(sequence, finished=finished))
                 self._apply(self._forget(entry))
         if outputs:
             self._report(_NO_TOKENS, outputs)
@@ -404,14 +406,14 @@ class EngineProcess:
                 answer.set_exception(error)
 
     def _is_late(self, limit_s: float) -> bool:
-        """Nothing was heard for so long. False: no caller waits."""
+        """The engine has been silent for this long. False: no caller waits."""
         line = self._line
         if line is None or (line.is_welcome and not self._sent):
             return False
         line.process.kill(f"did not answer within {limit_s:g} s")
         return True
 
-    # ---- what its worker tells, in a thread of its own
+    # ---- reports of its worker, in a thread of its own
 
     def worker_ready(self, worker: ProcessWorker, status: WorkerStatus) -> None:
         self._tell(status)
@@ -429,12 +431,12 @@ class EngineProcess:
 
     def post(self, callback: Callable[[], None]) -> None:
         """From any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback)
 
 
 class _Entry:
-    """One sequence, with all that it takes to resume it."""
+    """One sequence, with everything needed to resume it."""
 
     __slots__ = ("id", "is_cancelled", "number", "sampling", "sequence", "tokens", "was_sent")
 
@@ -449,12 +451,12 @@ class _Entry:
 
 
 class _Turn:
-    """A worker's job: as long as its process lives, the line is the front's."""
+    """A worker's job: while its process lives, the connection is the front's."""
 
     def __init__(self, engine: EngineProcess) -> None:
         self._engine = engine
 
-    def run(self) -> None:
+    async def work(self) -> None:
         engine = self._engine
         try:
             process = here.process()
@@ -467,6 +469,3 @@ class _Turn:
         process.wait_end(None)
         memory, reason = process.ran_out_of_memory, process.reason
         engine.post(lambda: engine.disconnected(process, reason, out_of_memory=memory))
-
-    async def run_async(self) -> None:
-        raise AssertionError("its worker is a process")

@@ -17,15 +17,15 @@ from headway.errors import Closed
 from headway.runtime.forking import tell_when_forked
 from headway.runtime.generation.loaded_adapters import LoadAdapter, UnloadAdapter
 from headway.runtime.generation.loop import (
-    Cancel,
+    CancelSequence,
     Command,
     EngineLoop,
     GenerationLoad,
-    Output,
     Report,
+    SequenceOutput,
+    SetWeights,
     StepRunner,
-    Submit,
-    Weigh,
+    SubmitSequence,
 )
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,9 @@ _log = logging.getLogger(__name__)
 
 class GenerationThread:
     def __init__(
-        self, make_engine: Callable[[], StepRunner], report: Callable[[Sequence[Output]], None]
+        self,
+        make_engine: Callable[[], StepRunner],
+        report: Callable[[Sequence[SequenceOutput]], None],
     ) -> None:
         self._make_engine = make_engine
         self._report = report
@@ -67,7 +69,7 @@ class GenerationThread:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes sequences: not once it was closed, or its loop has died."""
+        """Does it take sequences? Not once it was closed, or its loop has died."""
         return not self._is_closing and self._failure is None
 
     @property
@@ -80,7 +82,7 @@ class GenerationThread:
         return "" if self.is_open else "its engine has died"
 
     def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call this, in the thread, when it ends: with what it died of, if it did."""
+        """Call this, in the thread, when it ends, with the error that ended it, if any."""
         self._tell_end = tell
 
     @property
@@ -96,14 +98,14 @@ class GenerationThread:
         return self._loop.load
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """From any thread. What the scheduler refuses is reported like any other end."""
-        self._tell(Submit(sequence, sampling))
+        """From any thread. Sequences that the scheduler refuses are reported like any other end."""
+        self._tell(SubmitSequence(sequence, sampling))
 
     def cancel(self, sequence: int) -> None:
-        self._tell(Cancel(sequence))
+        self._tell(CancelSequence(sequence))
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        self._tell(Weigh(dict(weights)))
+        self._tell(SetWeights(dict(weights)))
 
     def load_adapter(self, adapter: str, folder: str) -> "Future[Any]":
         """Resolved when sequences may name it."""
@@ -145,7 +147,7 @@ class GenerationThread:
     # ---- in the thread
 
     def wait_commands(self, until: float) -> list[Command] | None:
-        """It is its loop's inbox."""
+        """The loop's inbox is this thread."""
         with self._changed:
             while not self._commands and not self._is_closing and until > time.monotonic():
                 left = until - time.monotonic()
@@ -173,10 +175,12 @@ class GenerationThread:
             closed = Closed(f"the generator's loop has died: {failure}")
         with self._changed:
             self._is_closing = True
-            queued = {each.sequence.id for each in self._commands if isinstance(each, Submit)}
+            queued = {
+                each.sequence.id for each in self._commands if isinstance(each, SubmitSequence)
+            }
         self._loop.close()
         self._report(
-            [Output(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
+            [SequenceOutput(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
         )
         for answer in list(self._answers.values()):
             _resolve(answer, closed)

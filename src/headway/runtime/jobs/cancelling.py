@@ -1,4 +1,4 @@
-"""Tells a running model that all callers of its batch have left, if it wants to know."""
+"""Notifies a running model, if it asks for it, that all callers of its batch have left."""
 
 import inspect
 import math
@@ -12,8 +12,8 @@ from headway.runtime.driving.calls import Answerable
 
 
 class BatchCancel(Cancel):
-    """Looks at the callers whenever it is asked. A model in another process cannot ask: its
-    worker is told (`watch`) when the last caller leaves (`check`)."""
+    """Looks at the callers whenever it is asked. A model in another process cannot ask: `check`
+    informs its worker (`watch`) when the last caller leaves."""
 
     def __init__(
         self, batch: Batch, calls: Sequence[Answerable], clock: Callable[[], float]
@@ -48,7 +48,7 @@ class BatchCancel(Cancel):
 
 
 def takes_cancel(function: Callable[..., Any]) -> bool:
-    """Has it an argument for the token?"""
+    """Does the function take a cancel token?"""
     try:
         return CANCEL in inspect.signature(function).parameters
     except ValueError:  # a builtin that does not say

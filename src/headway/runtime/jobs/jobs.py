@@ -1,26 +1,35 @@
-"""What a worker does with one batch: call the model, find the culprit if it raises, measure.
+"""The work on one batch: call the model, find the culprit if it raises, measure.
 
-A job never raises: whatever happens is its result. It runs on a thread (`run`) or in an event
-loop (`run_async`), and tells its batcher when it is done.
+A job never raises: whatever happens is its result. It is one coroutine, which runs in an event loop
+or, for models that never wait, in a worker's thread (`run_to_end`). It tells its batcher when it is
+done.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch
-from headway.errors import ModelFailed
-from headway.runtime.calling.faults import WorkerLost, is_stopped, name_of, text_of
+from headway.errors import HeadwayError, ModelFailed
+from headway.runtime.calling.company import Company
+from headway.runtime.calling.faults import (
+    WorkerLost,
+    is_stopped,
+    name_of,
+    running_task,
+    text_of,
+)
 from headway.runtime.calling.nesting import Chain, enter, leave
 from headway.runtime.calling.owning import own_all
-from headway.runtime.calling.runner import BrokenContract, Runner
+from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.step_queue import StepQueue
 from headway.runtime.driving.streams import StreamCall
 from headway.runtime.jobs.cancelling import BatchCancel
-from headway.runtime.jobs.rerunning import Reruns
+from headway.runtime.jobs.rerunning import Reruns, own_errors
 
 _log = logging.getLogger(__name__)
 Clock = Callable[[], float]
@@ -31,7 +40,7 @@ class Worker(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Its job can never finish."""
+        """Its job can never finish: its event loop is closed."""
         ...
 
     def start(self, job: "Job") -> None: ...
@@ -40,317 +49,240 @@ class Worker(Protocol):
 
 
 class Job(Protocol):
-    """Anything a worker runs."""
+    """Anything a worker runs: in its thread by `run_to_end`, or as a task."""
 
-    def run(self) -> None: ...
-
-    async def run_async(self) -> None: ...
+    def work(self) -> Coroutine[Any, Any, None]: ...
 
 
+def run_to_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that never waits, here and now."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise AssertionError("a job of a worker's thread waits for an event loop")
+
+
+@dataclass(eq=False)
 class BatchJob:
     """A batch on its way through a worker."""
 
-    cancel: BatchCancel | None = None  # where its model wants to know that nobody waits any more
-    lost: WorkerLost | None = None  # its worker was lost: no call of it has been answered
-    ran_out_of_memory = False
-    misfit: Misfit | None = None  # where no item of it is to blame for that
-    max_reruns = 0
-    owner: object = None  # for whom it runs: the same for all batches of a model
-    chain: Chain = ()  # the batches that wait for this one
+    batch: Batch
+    calls: Sequence[Answerable]
+    worker: Worker
+    clock: Clock
+    done: "Done"
+    runner: ModelRunner
+    max_reruns: int
+    results: list[Any] = field(default_factory=list, init=False)  # an Exception: an item's error
+    ran_s: float = field(default=0.0, init=False)
+    model_s: float | None = field(
+        default=None, init=False
+    )  # how long the model ran, if nothing was run again
+    active_at: float = field(default=0.0, init=False)  # of a stream: its latest step
+    finished_at: float = field(default=0.0, init=False)
+    reruns: int = field(default=0, init=False)
+    lost: WorkerLost | None = field(default=None, init=False)  # no call of it has been answered
+    ran_out_of_memory: bool = field(default=False, init=False)
+    misfit: Misfit | None = field(
+        default=None, init=False
+    )  # of rows that did not fit, if no single item is to blame
+    cancel: BatchCancel | None = field(default=None, init=False)  # if its model takes one
+    owner: object = field(default=None, init=False)  # the same for all batches of a model
+    chain: Chain = field(default=(), init=False)  # the batches that wait for this one
 
-    def __init__(
-        self,
-        batch: Batch,
-        calls: Sequence[Answerable],
-        worker: Worker,
-        clock: Clock,
-        done: "Done",
-        name: str,
-    ) -> None:
-        self._name = name
-        self.batch = batch
-        self.calls = calls
-        self.worker = worker
-        self.active_at = batch.fired_at  # of a stream: its latest step
-        self.finished_at = 0.0
-        self.ran_s = 0.0
-        self.reruns = 0
-        self.model_s: float | None = None  # what the model took, where that tells its speed
-        self.results: list[Any] = []  # one per item; an Exception is that item's error
-        self._clock = clock
-        self._done = done
+    def __post_init__(self) -> None:
+        self.active_at = self.batch.fired_at
+        if not self.runner.may_rerun:
+            self.max_reruns = 0
 
-    def run(self) -> None:
-        started, run = self._clock(), enter(self.chain, self.owner, self._name)
+    async def work(self) -> None:
+        started, task = self.clock(), running_task()
+        run = enter(self.chain, self.owner, self.runner.name)
         try:
-            self._run(started)
-        except BaseException as error:  # noqa: BLE001  ours, or an exception that cannot be read
+            await self._call_model(started, task)
+        except BaseException as error:
+            if is_stopped(error, task):
+                raise
+            # Ours, or an exception that cannot be read. It fails every call of the batch.
             _log.exception("a batch failed while its errors were examined")
             failure = f"the batch failed: {name_of(error)}: {text_of(error)}"
             self.results = [ModelFailed(failure) for _ in self.calls]
-        finally:
+        finally:  # also where it is cancelled with its loop: answer the calls that have results
             leave(run)
-            self.ran_s = self._clock() - started
-            self._done(self)
+            self.ran_s = self.clock() - started
+            self.done(self)
 
-    def _run(self, started: float) -> None:
-        """In a worker's thread. What it raises fails every call of the batch."""
+    async def _call_model(self, started: float, task: "asyncio.Task[Any] | None") -> None:
+        try:
+            await self._run(started)
+        except BaseException as error:
+            if is_stopped(error, task):
+                raise
+            reruns = self._reruns(error)
+            self.results = reruns.results  # also of items whose turn never comes
+            self._failed(reruns, error)
+            while (call := reruns.next_call()) is not None:
+                try:
+                    reruns.succeeded(await self._rerun(call, reruns.group))
+                except BaseException as again:
+                    if is_stopped(again, task):
+                        raise
+                    reruns.failed(again)
+                    self._failed(reruns, again)
+            self.reruns = reruns.count
+            self.lost = reruns.lost
+            self.ran_out_of_memory = reruns.ran_out_of_memory
+            self.misfit = reruns.misfit
+
+    async def _run(self, started: float) -> None:
+        """Call the model for the whole batch. If it raises, items run again to find the culprit."""
         raise NotImplementedError
 
-    async def run_async(self) -> None:
+    async def _rerun(self, call: "tuple[list[Any], int]", group: Sequence[int]) -> list[Any]:
+        """The results of these items of the batch. `call`: their values, and the padded rows."""
         raise NotImplementedError
 
-    def _start_reruns(self, reruns: Reruns) -> Reruns:
-        self.results = reruns.results  # also of items whose turn never comes
-        return reruns
+    def _reruns(self, error: BaseException) -> Reruns:
+        raise NotImplementedError
 
-    def _adopt(self, reruns: Reruns) -> None:
-        self.reruns = reruns.count
-        self.lost = reruns.lost
-        self.ran_out_of_memory = reruns.ran_out_of_memory
-        self.misfit = reruns.misfit
+    def _failed(self, reruns: Reruns, error: BaseException) -> None:
+        """The items of `reruns.group` ran together, and the model raised."""
 
 
 Done: TypeAlias = Callable[[BatchJob], None]
 
 
+@dataclass(eq=False)
 class PredictJob(BatchJob):
     """One answer per item."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        calls: Sequence[Answerable],
-        worker: Worker,
-        clock: Clock,
-        done: "Done",
-        runner: Runner,
-        max_reruns: int,
-        batch_sizes: Sequence[int] = (),
-    ) -> None:
-        super().__init__(batch, calls, worker, clock, done, runner.name)
-        self._runner = runner
-        self._batch_sizes = batch_sizes
-        self.max_reruns = max_reruns if runner.may_rerun else 0
+    batch_sizes: Sequence[int] = ()
 
-    def _run(self, started: float) -> None:
+    async def _run(self, started: float) -> None:
         values = [call.value for call in self.calls]
-        try:
-            self.results = self._runner.predict(values, self.batch.padded_rows)
-            self.model_s = self._clock() - started
-            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
-                self._compare(values, *row)
-        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
-            reruns = self._reruns(error)
-            while (call := reruns.next_call()) is not None:
-                try:
-                    reruns.succeeded(self._runner.predict(*call))
-                except BaseException as again:  # noqa: BLE001  as above
-                    reruns.failed(again)
-            self._adopt(reruns)
+        self.results = await self.runner.predict(values, self.batch.padded_rows)
+        self.model_s = self.clock() - started
+        company = self.runner.company
+        if company is not None and company.is_watched and self.max_reruns and len(values) > 1:
+            await self._look_at(company, values)
 
-    async def run_async(self) -> None:
-        started, task = self._clock(), asyncio.current_task()
-        run = enter(self.chain, self.owner, self._name)
-        values = [call.value for call in self.calls]
-        try:
-            self.results = await self._runner.predict_async(values, self.batch.padded_rows)
-            self.model_s = self._clock() - started
-            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
-                await self._compare_async(values, *row)
-        except BaseException as error:
-            if is_stopped(error, task):
-                raise
-            reruns = self._reruns(error)
-            while (call := reruns.next_call()) is not None:
-                try:
-                    reruns.succeeded(await self._runner.predict_async(*call))
-                except BaseException as again:
-                    if is_stopped(again, task):
-                        raise
-                    reruns.failed(again)
-            self._adopt(reruns)
-        finally:  # cancelled with its loop: answer what there is
-            leave(run)
-            self.ran_s = self._clock() - started
-            self._done(self)
+    async def _rerun(self, call: tuple[list[Any], int], group: Sequence[int]) -> list[Any]:
+        return await self.runner.predict(*call)
 
-    def _compare(self, values: list[Any], place: int, row: Any) -> None:
-        """Run this one alone: does company change its answer? Then what was shared no longer is."""
+    async def _look_at(self, company: Company, values: list[Any]) -> None:
+        """Run one request alone: if its answer changes, the rows of this model depend on each
+        other, and every request runs alone from now on."""
+        place = company.look(len(values))
         try:
-            [alone] = self._runner.predict([row], self._rows_alone(row))
-            differ = self._runner.differing(alone, self.results[place])
-            if not differ:
-                return
-            [again] = self._runner.predict([row], self._rows_alone(row))
+            alone = await self._alone(values[place])
+            differ = company.differing(alone, self.results[place])
+            if not differ or company.differing(alone, await self._alone(values[place])):
+                return  # the same, or a model that never answers twice alike
         except WorkerLost:
             raise
-        except Exception:  # noqa: BLE001  alone it fails: that tells nothing of its neighbours
+        except Exception:  # noqa: BLE001  if it fails alone, nothing is known about its neighbours
             return
-        if not self._runner.differing(alone, again):  # else it never answers twice alike
-            self._runner.revoke(differ)
-            self.results = self._runner.predict(values, self.batch.padded_rows)
+        company.revoke(differ)
+        self.results = await self.runner.predict(values, self.batch.padded_rows)
 
-    async def _compare_async(self, values: list[Any], place: int, row: Any) -> None:
-        try:
-            [alone] = await self._runner.predict_async([row], self._rows_alone(row))
-            differ = self._runner.differing(alone, self.results[place])
-            if not differ:
-                return
-            [again] = await self._runner.predict_async([row], self._rows_alone(row))
-        except Exception:  # noqa: BLE001  as above
-            return
-        if not self._runner.differing(alone, again):
-            self._runner.revoke(differ)
-            self.results = await self._runner.predict_async(values, self.batch.padded_rows)
-
-    def _rows_alone(self, value: Any) -> int:
-        rows = self._runner.shape(value)[0]
-        return next((size for size in self._batch_sizes if size >= rows), rows)
+    async def _alone(self, value: Any) -> Any:
+        rows = self.runner.shape(value)[0]
+        padded = next((size for size in self.batch_sizes if size >= rows), rows)
+        [answer] = await self.runner.predict([value], padded)
+        return answer
 
     def _reruns(self, error: BaseException) -> Reruns:
-        return self._start_reruns(
-            Reruns(
-                self.batch,
-                self.calls,
-                self._runner.name,
-                error,
-                self.max_reruns,
-                runner=self._runner,
-                batch_sizes=self._batch_sizes,
-            )
+        return Reruns(
+            self.batch,
+            self.calls,
+            self.runner.name,
+            error,
+            self.max_reruns,
+            runner=self.runner,
+            batch_sizes=self.batch_sizes,
         )
 
 
+@dataclass(eq=False)
 class StreamJob(BatchJob):
-    """Many answers per item: each step of the model is passed on as it comes."""
+    """Many answers for each item: each step of the model is delivered at once."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        calls: Sequence[StreamCall],
-        worker: Worker,
-        clock: Clock,
-        done: "Done",
-        stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]],
-        runner: Runner,
-        max_reruns: int,
-    ) -> None:
-        super().__init__(batch, calls, worker, clock, done, runner.name)
-        self.max_reruns = max_reruns if runner.may_rerun else 0
-        self._streams = calls
-        self._stream = stream
-        self._runner = runner
+    stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]]
 
-    def _run(self, started: float) -> None:
-        try:
-            self._pass_steps(self._readers(self._streams))
-            self.results = [None for _ in self.calls]
-        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
-            reruns = self._reruns(error)
-            while reruns.next_call() is not None:
-                try:
-                    self._pass_steps(self._readers(self._again(reruns)))
-                    reruns.succeeded([None for _ in reruns.group])
-                except BaseException as again:  # noqa: BLE001  as above
-                    reruns.failed(again)
-            self._adopt(reruns)
+    async def _run(self, started: float) -> None:
+        await self._pass_steps(range(len(self.calls)))
+        self.results = [None for _ in self.calls]
 
-    async def run_async(self) -> None:
-        started, task = self._clock(), asyncio.current_task()
-        run = enter(self.chain, self.owner, self._name)
-        try:
-            await self._pass_steps_async(self._readers(self._streams))
-            self.results = [None for _ in self.calls]
-        except BaseException as error:
-            if is_stopped(error, task):
-                raise
-            reruns = self._reruns(error)
-            while reruns.next_call() is not None:
-                try:
-                    await self._pass_steps_async(self._readers(self._again(reruns)))
-                    reruns.succeeded([None for _ in reruns.group])
-                except BaseException as again:
-                    if is_stopped(again, task):
-                        raise
-                    reruns.failed(again)
-            self._adopt(reruns)
-        finally:  # cancelled with its loop: answer what there is
-            leave(run)
-            self.ran_s = self._clock() - started
-            self._done(self)
+    async def _rerun(self, call: tuple[list[Any], int], group: Sequence[int]) -> list[Any]:
+        await self._pass_steps(group)
+        return [None for _ in group]
 
     def _reruns(self, error: BaseException) -> Reruns:
-        return self._start_reruns(
-            Reruns(self.batch, self.calls, self._name, error, self.max_reruns)
-        )
+        return Reruns(self.batch, self.calls, self.runner.name, error, self.max_reruns)
 
-    def _again(self, reruns: Reruns) -> list[StreamCall]:
-        return [self._streams[index] for index in reruns.group]
+    def _failed(self, reruns: Reruns, error: BaseException) -> None:
+        """Streams that have begun end here: their readers must not see a chunk twice."""
+        begun = [call for call in self._streams(reruns.group) if call.has_begun]
+        if not begun:
+            return
+        errors: list[HeadwayError]
+        if reruns.lost is None:
+            is_alone = len(reruns.group) == 1
+            errors = own_errors(self.runner.name, error, len(begun), is_alone=is_alone)
+        else:
+            why = f"{self.runner.name}: the stream broke off: its worker {reruns.lost.reason}"
+            errors = [ModelFailed(why) for _ in begun]
+        for call, each in zip(begun, errors, strict=True):
+            call.fail(each)
 
-    def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
-        """The streams still read. Chunks that a reader has seen are not sent again."""
-        for call in calls:
-            if not call.is_done:
-                call.start(may_rerun=self.max_reruns > 0)
-        return [call for call in calls if not call.is_done]
+    def _streams(self, group: Sequence[int]) -> list[StreamCall]:
+        """The streams of these items that are still being read."""
+        calls = [self.calls[index] for index in group]
+        return [call for call in calls if isinstance(call, StreamCall) and not call.is_done]
 
-    def _pass_steps(self, readers: list[StreamCall]) -> None:
+    async def _pass_steps(self, group: Sequence[int]) -> None:
+        readers = self._streams(group)
         if not readers:
             return
-        steps = self._stream(self._runner.given([call.value for call in readers]))
-        assert isinstance(steps, Iterator), "an async stream needs an event loop"
+        steps = self.stream(self.runner.given([call.value for call in readers]))
         queue = StepQueue(readers)
         try:
-            for step in steps:
-                if not self._pass_on(step, queue):
-                    break
+            await self._pass_all(steps, queue)
         finally:
             queue.put_waiting()
-            _close(steps)
+            await _close(steps)
 
-    async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
-        if not readers:
-            return
-        steps = self._stream(self._runner.given([call.value for call in readers]))
-        queue = StepQueue(readers)
-        if not isinstance(steps, AsyncIterator):
-            await self._pass_steps_inline(steps, queue)
-            return
-        try:
+    async def _pass_all(self, steps: Iterator[Any] | AsyncIterator[Any], queue: StepQueue) -> None:
+        if isinstance(steps, AsyncIterator):
             async for step in steps:
                 if not self._pass_on(step, queue):
-                    break
-        finally:
-            queue.put_waiting()
-            close = getattr(steps, "aclose", None)
-            if close is not None:
-                await close()
-
-    async def _pass_steps_inline(self, steps: Iterator[Any], queue: StepQueue) -> None:
-        try:
-            for step in steps:
-                if not self._pass_on(step, queue):
-                    break
-                await asyncio.sleep(0)  # the readers live in this loop
-        finally:
-            queue.put_waiting()
-            _close(steps)
+                    return
+            return
+        is_beside_readers = asyncio._get_running_loop() is not None
+        for step in steps:
+            if not self._pass_on(step, queue):
+                return
+            if is_beside_readers:
+                await asyncio.sleep(0)
 
     def _pass_on(self, step: Any, queue: StepQueue) -> bool:
         """False when no reader is left."""
-        self.active_at = self._clock()
+        self.active_at = self.clock()
         entries = list(step)
         if len(entries) != len(queue.calls):
             raise BrokenContract(
-                f"{self._name} yielded {len(entries)} entries for {len(queue.calls)} items"
+                f"{self.runner.name} yielded {len(entries)} entries for {len(queue.calls)} items"
             )
-        # What comes from another process, too: mostly it is a text.
+        # Also of chunks from another process: mostly these are texts, which cost nothing.
         queue.deliver(own_all(entries))
         return not all(call.is_done for call in queue.calls)
 
 
-def _close(steps: Iterator[Any]) -> None:
-    close = getattr(steps, "close", None)
-    if close is not None:
+async def _close(steps: Iterator[Any] | AsyncIterator[Any]) -> None:
+    if isinstance(steps, AsyncIterator):
+        if (close := getattr(steps, "aclose", None)) is not None:
+            await close()
+    elif (close := getattr(steps, "close", None)) is not None:
         close()

@@ -1,46 +1,47 @@
-"""Times a model on batches of typical values: the cost table that decisions rest on."""
+"""Times a model on batches of typical values, which makes the table of costs."""
 
 import asyncio
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.calling.company import JUDGED, NEIGHBOURS
-from headway.runtime.calling.faults import is_out_of_memory, is_stopped
-from headway.runtime.calling.runner import Runner, TensorRunner
+from headway.runtime.calling.faults import is_out_of_memory, is_stopped, running_task
+from headway.runtime.calling.runner import ModelRunner, TensorRunner
 from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT
 from headway.runtime.jobs.jobs import Job
 from headway.runtime.jobs.rerunning import model_failed
 
 
-class ProbeWatcher(Protocol):
-    """Who wants to know of every cell, measures its memory, and may say that it is too large."""
+class ProbeWatcher:
+    """Is called for every cell of the table. This one does nothing; subclasses measure memory, make
+    pauses, and skip cells that are too large."""
 
-    def may_run(self, rows: int, size: int) -> bool: ...
+    def may_run(self, rows: int, size: int) -> bool:
+        return True
 
     async def wait_turn(self, last_s: float) -> None:
-        """Before each call of the model; `last_s`: what the one before took, 0 at first."""
-        ...
+        """Before each call of the model. `last_s`: how long the last one took, 0 at first."""
 
     def has_run(self, rows: int, size: int) -> int | None:
         """The most bytes that it took, where that is known."""
-        ...
+        return None
 
     def has_failed(self, error: HeadwayError) -> bool:
         """Did it fail because it is too large? Then the table ends before it."""
-        ...
+        return False
 
 
 class Probe:
     """One timed call of the model, as a job for a worker."""
 
     def __init__(
-        self, runner: Runner, values: list[Any], rows: int, clock: Callable[[], float]
+        self, runner: ModelRunner, values: list[Any], rows: int, clock: Callable[[], float]
     ) -> None:
         self._runner = runner
         self._values = values
@@ -50,27 +51,19 @@ class Probe:
         self.seconds: asyncio.Future[float] = self._loop.create_future()
         self.results: list[Any] = []
 
-    def run(self) -> None:
-        started = self._clock()
+    async def work(self) -> None:
+        started, task = self._clock(), running_task()
+        outcome: float | HeadwayError = Closed(f"{self._runner.name} was closed during its warm-up")
         try:
-            self.results = self._runner.predict(self._values, self._rows)
-            outcome: float | HeadwayError = self._clock() - started
-        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
-            outcome = model_failed(self._runner.name, error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._settle, outcome)
-
-    async def run_async(self) -> None:
-        started, task = self._clock(), asyncio.current_task()
-        try:
-            self.results = await self._runner.predict_async(self._values, self._rows)
-            self._settle(self._clock() - started)
+            self.results = await self._runner.predict(self._values, self._rows)
+            outcome = self._clock() - started
         except BaseException as error:
             if is_stopped(error, task):
                 raise
-            self._settle(model_failed(self._runner.name, error))
-        finally:  # cancelled: the batcher closes
-            self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
+            outcome = model_failed(self._runner.name, error)
+        finally:  # also where it is cancelled with its batcher
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: float | HeadwayError) -> None:
         if self.seconds.done():
@@ -83,7 +76,7 @@ class Probe:
 
 async def probe(
     start: Callable[[Job], None],  # on a worker
-    runner: Runner,
+    runner: ModelRunner,
     clock: Callable[[], float],
     samples: Mapping[int, Any],  # one typical value by size
     *,
@@ -96,7 +89,7 @@ async def probe(
     counts, at `limit_s`; what does not fit into memory is left out, and all that is larger."""
     sizes = sorted(samples)
     give_up_at = clock() + limit_s
-    probes = _Probes(start, runner, clock, repeats, watcher or _Nobody())
+    probes = _Probes(start, runner, clock, repeats, watcher or ProbeWatcher())
     by_rows: dict[int, list[_Cell]] = {}
     too_many: float = math.inf
     for count in rows:
@@ -146,7 +139,7 @@ class Trial:
             judged = [rows(content, attempt) for content in JUDGED]
             try:
                 apart = [(await self._together([row]))[0] for row in judged]
-            except ModelFailed:  # of our rows, not of a request
+            except ModelFailed:  # our made-up rows failed, not a request
                 continue
             try:
                 together = [
@@ -157,7 +150,7 @@ class Trial:
                     together[-1], await self._beside(judged, rows(NEIGHBOURS[-1], attempt))
                 ):
                     return None  # it never answers twice alike
-            except ModelFailed as error:  # it takes one row at a time, or so few
+            except ModelFailed as error:  # the model takes only one row, or few, at a time
                 return None if is_out_of_memory(error) else sorted(apart[0])
             return found
         return None
@@ -211,7 +204,7 @@ class _Probes:
     def __init__(
         self,
         start: Callable[[Job], None],
-        runner: Runner,
+        runner: ModelRunner,
         clock: Callable[[], float],
         repeats: int,
         watcher: ProbeWatcher,
@@ -224,7 +217,7 @@ class _Probes:
         self._last_s = 0.0
 
     async def cell(self, sample: Any, count: int, size: int) -> "_Cell | None":
-        """None: so many rows do not fit into memory."""
+        """None: this many rows do not fit into memory."""
         if not self._watcher.may_run(count, size):
             return None
         try:
@@ -239,7 +232,7 @@ class _Probes:
         times = []
         for attempt in range(self._repeats + 1):
             await self._watcher.wait_turn(self._last_s)
-            # A model may do with its list as it likes.
+            # The model may change its list.
             job = Probe(self._runner, list(values), rows, self._clock)
             self._start(job)
             self._last_s = seconds = max(await job.seconds, 1e-9)
@@ -249,7 +242,7 @@ class _Probes:
 
 
 class _Cell:
-    """What the calls of one shape took."""
+    """How long the calls of one shape took."""
 
     def __init__(self, times: list[float], peak_bytes: int | None) -> None:
         self.seconds = statistics.median(times)
@@ -257,32 +250,16 @@ class _Cell:
         self.peak_bytes = peak_bytes
 
 
-class _Nobody:
-    """Watches without interest."""
-
-    def may_run(self, rows: int, size: int) -> bool:
-        return True
-
-    async def wait_turn(self, last_s: float) -> None:
-        pass
-
-    def has_run(self, rows: int, size: int) -> int | None:
-        return None
-
-    def has_failed(self, error: HeadwayError) -> bool:
-        return False
-
-
 def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
-    """None where it is not known of every cell."""
+    """None if the memory of any cell is unknown."""
     known = [[each.peak_bytes for each in line if each.peak_bytes is not None] for line in lines]
     if any(len(some) < len(line) for some, line in zip(known, lines, strict=True)):
         return None
     return tuple(tuple(line) for line in known)
 
 
-def _values(runner: Runner, sample: Any, count: int) -> list[Any]:
-    """So many rows of the sample."""
+def _values(runner: ModelRunner, sample: Any, count: int) -> list[Any]:
+    """`count` rows of the sample."""
     per_row = runner.shape(sample)[0]
     if per_row <= count:
         return [sample] * (count // per_row)

@@ -1,16 +1,15 @@
 """A batch that failed, run again in groups until each item has a result or an error of its own.
 
-It names the calls to make and takes what became of them; the job makes them. Units are requests:
-parts of one request fail together anyway.
+It names the calls to make and takes what became of them; the job makes them.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from headway.core.faults.bisecting import Bisection
 from headway.core.faults.fitting import Misfit
-from headway.core.items import Batch, units_of
+from headway.core.items import Batch
 from headway.errors import HeadwayError, ModelFailed, RequestError, Unavailable
 from headway.runtime.calling.faults import (
     UnreadableError,
@@ -21,7 +20,7 @@ from headway.runtime.calling.faults import (
     release_memory,
     text_of,
 )
-from headway.runtime.calling.runner import BrokenContract, Runner
+from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
 
 _TAKES_LIST_FOR_ITEM = re.compile(r"list indices must|'list' object has no|'list' and |, not list$")
@@ -36,12 +35,11 @@ class Reruns:
         error: BaseException,
         max_reruns: int,
         *,
-        runner: Runner | None = None,
+        runner: ModelRunner | None = None,
         batch_sizes: Sequence[int] = (),
     ) -> None:
         error = readable(error)
-        self._units = units_of(batch.items)
-        self._has_own = {0} if len(self._units) == 1 else set[int]()  # units that failed alone
+        self._has_own = {0} if len(calls) == 1 else set[int]()  # items that failed alone
         self.results: list[Any] = own_errors(name, error, len(calls), is_alone=bool(self._has_own))
         self.count = 0
         self.lost: WorkerLost | None = None
@@ -62,16 +60,16 @@ class Reruns:
         elif out_of_memory:
             self._note_misfit(error)
         if max_reruns and not isinstance(error, WorkerLost | BrokenContract):
-            if len(self._units) > 1:
+            if len(calls) > 1:
                 self._bisection = Bisection(
-                    len(self._units), error, max_reruns, out_of_memory=out_of_memory
+                    len(calls), error, max_reruns, out_of_memory=out_of_memory
                 )
             elif out_of_memory and not self._cut():
                 self._fail(self.group, error)
 
     @property
     def misfit(self) -> Misfit | None:
-        """None, too, where a single row did not fit: the number was not at fault."""
+        """None also if a single row did not fit: then the number of rows was not the cause."""
         return None if self._one_row_too_many else self._smallest_misfit
 
     def next_call(self) -> tuple[list[Any], int] | None:
@@ -80,11 +78,11 @@ class Reruns:
             return None
         if self._pieces is not None:
             return self._call([self._pieces.value()], self._pieces.rows)
-        units = self._bisection.next_group() if self._bisection is not None else None
-        if units is None:
+        group = self._bisection.next_group() if self._bisection is not None else None
+        if group is None:
             self._blame()
             return None
-        self.group = [index for unit in units for index in self._units[unit]]
+        self.group = list(group)
         # The callers' values once more: the first list was the model's, to do with as it liked.
         values = [self._calls[index].value for index in self.group]
         return self._call(values, self._rows(self.group))
@@ -94,7 +92,7 @@ class Reruns:
             self._pieces.keep(results[0])
             if not self._pieces.is_complete:
                 return
-            results, self._pieces = self._pieces.joined(), None
+            results, self._pieces = [self._pieces.joined()], None
         for index, result in zip(self.group, results, strict=True):
             self.results[index] = result
         if self._bisection is not None:
@@ -111,7 +109,8 @@ class Reruns:
             if self._cut():
                 return
         self._pieces = None
-        self._has_own.update(self._lone_unit())
+        if len(self.group) == 1:
+            self._has_own.update(self.group)
         if self._bisection is not None:
             self._bisection.failed(error, out_of_memory=out_of_memory)
         else:
@@ -131,16 +130,12 @@ class Reruns:
 
     def _cut(self) -> bool:
         """Try fewer rows of a request that does not fit. False: there are others, or one row."""
-        if self._runner is None:
+        if self._runner is None or len(self.group) > 1:
             return False
         if self._pieces is None:
-            items = [self._batch.items[index] for index in self.group]
-            if len(units_of(items)) > 1:
-                return False
-            values = [self._calls[index].value for index in self.group]
-            self._pieces = _Pieces(values, [item.rows for item in items], self._runner)
-            if len(items) > 1:
-                return True
+            [index] = self.group
+            value, rows = self._calls[index].value, self._batch.items[index].rows
+            self._pieces = _Pieces(value, rows, self._runner)
         return self._pieces.halve()
 
     # ---- calls and errors
@@ -155,13 +150,9 @@ class Reruns:
     def _padded(self, rows: int) -> int:
         return next((size for size in self._batch_sizes if size >= rows), rows)
 
-    def _lone_unit(self) -> list[int]:
-        """The unit that ran last, where it was by itself."""
-        return [number for number, unit in enumerate(self._units) if unit == self.group]
-
     def _blame(self) -> None:
-        for unit, error in (self._bisection.errors if self._bisection else {}).items():
-            self._fail(self._units[unit], error, is_alone=unit in self._has_own)
+        for index, error in (self._bisection.errors if self._bisection else {}).items():
+            self._fail([index], error, is_alone=index in self._has_own)
 
     def _fail(self, group: list[int], error: BaseException, *, is_alone: bool = False) -> None:
         errors = own_errors(self._name, error, len(group), is_alone=is_alone)
@@ -169,59 +160,50 @@ class Reruns:
             self.results[index] = each
 
 
-class _Piece(NamedTuple):
-    """Some rows of one value."""
-
-    place: int
-    start: int
-    stop: int
-
-
 class _Pieces:
     """One request, cut by rows until they fit. They run one at a time, in order."""
 
-    def __init__(self, values: list[Any], rows: list[int], runner: Runner) -> None:
-        self._values = values
-        self._rows = rows
+    def __init__(self, value: Any, rows: int, runner: ModelRunner) -> None:
+        self._value = value
+        self._all_rows = rows
         self._runner = runner
-        self._todo = [_Piece(place, 0, each) for place, each in enumerate(rows)]
-        self._results: list[list[Any]] = [[] for _ in values]
+        self._todo = [(0, rows)]  # from which row, and up to which
+        self._results: list[Any] = []
 
     @property
     def rows(self) -> int:
-        """Of the next piece; 0: there is none."""
-        return self._todo[0].stop - self._todo[0].start if self._todo else 0
+        """The rows of the next piece; 0: there is none."""
+        return self._todo[0][1] - self._todo[0][0] if self._todo else 0
 
     @property
     def is_complete(self) -> bool:
         return not self._todo
 
     def value(self) -> Any:
-        place, start, stop = self._todo[0]
-        value = self._values[place]
-        return value if self.rows == self._rows[place] else self._runner.cut(value, start, stop)
+        if self.rows == self._all_rows:
+            return self._value
+        return self._runner.cut(self._value, *self._todo[0])
 
     def halve(self) -> bool:
         if self.rows == 1:
             return False
-        place, start, stop = self._todo[0]
+        start, stop = self._todo[0]
         middle = (start + stop) // 2
-        self._todo[:1] = [_Piece(place, start, middle), _Piece(place, middle, stop)]
+        self._todo[:1] = [(start, middle), (middle, stop)]
         return True
 
     def keep(self, result: Any) -> None:
-        self._results[self._todo.pop(0).place].append(result)
+        self._todo.pop(0)
+        self._results.append(result)
 
-    def joined(self) -> list[Any]:
-        return [
-            parts[0] if len(parts) == 1 else self._runner.join(parts) for parts in self._results
-        ]
+    def joined(self) -> Any:
+        return self._results[0] if len(self._results) == 1 else self._runner.join(self._results)
 
 
 def own_errors(
     name: str, error: BaseException, count: int, *, is_alone: bool
 ) -> list[HeadwayError]:
-    """What each caller is told. An error of ours that the model raised for this request alone
+    """The error for each caller. An error of ours that the model raised for this request alone
     (`raise headway.InvalidInput`) is the request's own; for a batch of several, the culprit is
     unknown. The text, which may take its time, is made once."""
     if is_alone and isinstance(error, RequestError | Unavailable):
@@ -242,7 +224,7 @@ def model_failed(name: str, error: BaseException) -> ModelFailed:
     error = readable(error)
     if isinstance(error, BrokenContract):
         return ModelFailed(str(error))
-    if isinstance(error, UnreadableError):  # its text begins with the name of what it stands for
+    if isinstance(error, UnreadableError):  # its text begins with the original error's name
         failure = ModelFailed(f"{name} raised {error}")
     else:
         text = text_of(error)
@@ -251,8 +233,15 @@ def model_failed(name: str, error: BaseException) -> ModelFailed:
     return failure
 
 
+def unusable(name: str, error: BaseException) -> ModelFailed:
+    """For a result that cannot be read, or whose parts cannot be joined."""
+    failure = ModelFailed(f"{name} returned an unusable result: {name_of(error)}: {text_of(error)}")
+    failure.__cause__ = readable(error)
+    return failure
+
+
 def _advice(error: BaseException, text: str) -> str:
-    """For the commonest mistake of those who come from servers that call a model once a request."""
+    """For a common mistake of users of servers that call a model once for each request."""
     if isinstance(error, TypeError | AttributeError) and _TAKES_LIST_FOR_ITEM.search(text):
         return " (predict is given a list of items; headway.single(…) is for one at a time)"
     return ""

@@ -10,8 +10,8 @@ from headway.runtime.jobs.jobs import Job
 
 class InlineWorker:
     def __init__(self, current_loop: Callable[[], EventLoop]) -> None:
-        self._current_loop = current_loop  # asked for every job: a decorated function's may change
-        self._task: asyncio.Task[None] | None = None  # a reference, or the loop may drop the task
+        self._current_loop = current_loop  # called for every job: it may change
+        self._task: asyncio.Task[None] | None = None  # the loop itself keeps no reference
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, job: Job) -> None:
@@ -28,7 +28,7 @@ class InlineWorker:
         return self._loop is not None and self._loop.is_closed()
 
     def _start_here(self, event_loop: EventLoop, job: Job) -> None:
-        self._task = event_loop.loop.create_task(job.run_async())
+        self._task = event_loop.loop.create_task(job.work())
 
     def stop(self) -> None:
         task = self._task

@@ -5,14 +5,14 @@ import queue
 import weakref
 
 from headway.runtime.calling.threads import start_thread
-from headway.runtime.jobs.jobs import Job
+from headway.runtime.jobs.jobs import Job, run_to_end
 
 _log = logging.getLogger(__name__)
 _Inbox = queue.SimpleQueue[Job | None]
 
 
 class ThreadWorker:
-    """Its thread knows the inbox only, and ends with the worker that nobody uses any more."""
+    """Its thread references the inbox only, so it ends when its worker is garbage collected."""
 
     is_lost = False  # a thread always comes back, or hangs in the model
 
@@ -32,7 +32,7 @@ class ThreadWorker:
 def _work(inbox: _Inbox) -> None:
     while (job := inbox.get()) is not None:
         try:
-            job.run()
+            run_to_end(job.work())
         except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
             _log.exception("a job raised; its worker goes on")
         del job  # do not keep a batch's values alive while waiting for the next

@@ -5,7 +5,7 @@ from enum import Enum
 
 class Access(Enum):
     OPEN = "open"  # health, as probes have no key; the page that asks for one
-    READ = "read"  # what there is: any key
+    READ = "read"  # descriptions: any key
     INFER = "infer"
     METRICS = "metrics"
     ADMIN = "admin"

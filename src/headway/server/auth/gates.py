@@ -26,13 +26,13 @@ class Gate(Protocol):
 
 def http_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
     if has_keys:
-        return _of_caller
+        return _counting
     check = check_local if is_loopback(config.host) else check_no_page
     return _without_keys(config, lambda request, **_: check(request.headers))
 
 
 def grpc_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
-    """With keys, a call's head has been looked at: see `grpc/entrance.py`."""
+    """With keys, a call's head has been looked at: see `grpc/admission.py`."""
     if has_keys:
         return _open
     if not is_loopback(config.host):
@@ -65,21 +65,14 @@ def _open(access: Access, handler: Handler) -> Handler:
     return handler
 
 
-def _of_caller(access: Access, handler: Handler) -> Handler:
-    """The app has found the caller."""
-    if access is Access.OPEN:
+def _counting(access: Access, handler: Handler) -> Handler:
+    """The app has found the caller, and checked its right."""
+    if access is not Access.INFER:
         return handler
-
-    async def checked(request: Request, **params: str) -> Answer:
-        assert request.caller is not None
-        request.caller.check(access)
-        answer: Answer = await handler(request, **params)
-        return answer
 
     async def counted(request: Request, **params: str) -> Answer:
         """A request is one from its begin to the last byte of its answer."""
         assert request.caller is not None
-        request.caller.check(access)
         allowance = request.caller.allowance
         allowance.begin(time.monotonic())
         is_over = True
@@ -93,4 +86,4 @@ def _of_caller(access: Access, handler: Handler) -> Handler:
             if is_over:
                 allowance.end()
 
-    return counted if access is Access.INFER else checked
+    return counted

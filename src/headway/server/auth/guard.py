@@ -1,4 +1,4 @@
-"""Everything that stands at the door of one server: its keys, its certificate, its gates."""
+"""The keys and the certificate of one server, and which checks it makes."""
 
 import functools
 import logging

@@ -1,7 +1,7 @@
 """API keys: made once, kept as hashes, found without telling how near a guess was.
 
 A key is 192 random bits, so one sha256 is enough: there is nothing to guess that a slow hash would
-protect, and a slow hash would be a way to keep the server busy (docs/decisions/0013).
+protect, and a slow hash would be a way to keep the server busy.
 """
 
 import hashlib
@@ -39,15 +39,15 @@ def hash_of(key: str) -> str:
 
 
 class Caller:
-    """Whose request it is: a key that is known, and what it has used. It travels on the request;
-    a server without keys has None there."""
+    """The key that sent a request, and what it has used. The request carries it; on a server
+    without keys it carries None."""
 
     __slots__ = ("allowance", "key", "plain")
 
     def __init__(self, key: KeyConfig, allowance: Allowance) -> None:
         self.key = key
         self.allowance = allowance
-        self.plain = Ask(tenant=key.tenant, allowance=allowance)  # of a request without wishes
+        self.plain = Ask(tenant=key.tenant, allowance=allowance)  # of a request without options
 
     def check(self, access: Access) -> None:
         """Raises Forbidden where the key lacks the right."""
@@ -63,13 +63,13 @@ class Caller:
         return not self.key.models or model in self.key.models
 
     def names_among(self, models: Iterable[str]) -> list[str]:
-        """Those that it may be told of."""
+        """The names that this caller may see."""
         return [name for name in models if self.may_use(name)]
 
 
 class _Nobody(Caller):
-    """Sent no key to a server that has keys. It may ask whether a model is ready whose name it
-    knows, and is told no name."""
+    """A caller without a key. It may ask whether a named model is ready; it is never shown model
+    names."""
 
     __slots__ = ()
 

@@ -6,22 +6,26 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+import numpy
 
-from headway.errors import InvalidInput, nearest
-from headway.server.bodies.background import Steps, background
+from headway.config import MAX_JSON_BYTES
+from headway.errors import InputTooLarge, InvalidInput, nearest
+from headway.server.bodies.background import background
 from headway.server.bodies.neutral import Neutral, is_neutral
 from headway.server.bodies.own_headers import DEADLINE, timeout_s
-from headway.server.bodies.pieces import decode_in_pieces
 from headway.wire.messages import Request
 
 Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # at the top
 _MISSING = re.compile(r"Object missing required field `(\w+)`")  # at the top
-SMALL_BYTES = 64 * 2**10  # decoded in the event loop: two milliseconds, whatever is in it
+SMALL_BYTES = 128 * 2**10  # decoded in the event loop: a few milliseconds, whatever is in it
+MAX_VALUES = 2**20  # of a larger one; each becomes an object
+_SEPARATORS = b",[{"  # as many as there are values, and those inside texts
 
 
 async def decode_json(
@@ -29,26 +33,46 @@ async def decode_json(
     kind: Any = Any,
     *,
     default: bytes = b"",
-    read: Callable[[Any, Steps], Any] | None = None,
+    limit_bytes: int = MAX_JSON_BYTES,
 ) -> Any:
-    """Raises what `msgspec.json.decode` does, and InputTooLarge, InvalidInput, DeadlineExceeded.
+    """Raises what `msgspec.json.decode` does, and InputTooLarge, DeadlineExceeded.
 
-    A large body is decoded off the event loop, in its caller's time. `read`: what is made there of
-    a large one.
+    A large body is decoded in a thread, in its caller's time.
     """
     body = request.body or default
     if len(body) <= SMALL_BYTES:
         return msgspec.json.decode(body, type=kind)
-
-    def decode(steps: Steps) -> Any:
-        value = decode_in_pieces(body, steps)
-        value = value if kind is Any else msgspec.convert(value, kind)
-        return value if read is None else read(value, steps)
-
+    check_size(len(body), limit_bytes)
     started = time.monotonic()
-    value = await background.run(decode, timeout_s=timeout_s(request.headers))
+    work = partial(_decode, body, kind)
+    value = await background.run(work, timeout_s=timeout_s(request.headers))
     spend(request, time.monotonic() - started)
     return value
+
+
+def check_size(json_bytes: int, limit_bytes: int) -> None:
+    """Raises InputTooLarge."""
+    if json_bytes > limit_bytes:
+        raise InputTooLarge(
+            f"the JSON has {json_bytes} bytes, at most {limit_bytes} are allowed; "
+            "binary tensors (v2 over HTTP or gRPC) and files may be larger",
+            limit=limit_bytes,
+        )
+
+
+def check_values(body: "bytes | bytearray | memoryview[int]") -> None:
+    """Before any is decoded. Raises InputTooLarge."""
+    characters = numpy.frombuffer(body, numpy.uint8)
+    count = sum(int(numpy.count_nonzero(characters == each)) for each in _SEPARATORS)
+    if count > MAX_VALUES:
+        raise InputTooLarge(
+            f"the JSON has more than {MAX_VALUES} values; send binary tensors", limit=MAX_VALUES
+        )
+
+
+def _decode(body: bytes, kind: Any) -> Any:
+    check_values(body)
+    return msgspec.json.decode(body, type=kind)
 
 
 async def decode_fields(
@@ -56,21 +80,25 @@ async def decode_fields(
     kind: type[Fields],
     *,
     default: bytes = b"",
-    read: Callable[[Fields, Steps], Fields] | None = None,
+    limit_bytes: int = MAX_JSON_BYTES,
 ) -> Fields:
-    """An object of fields. Null is absence, whatever the field, and 2.0 is 2. `read` as above.
+    """An object of fields. Null is absence, whatever the field, and 2.0 is 2.
 
     Raises InvalidInput, naming the field.
     """
     try:
         try:
-            fields: Fields = await decode_json(request, kind, default=default, read=read)
+            fields: Fields = await decode_json(
+                request, kind, default=default, limit_bytes=limit_bytes
+            )
         except msgspec.ValidationError:  # rarely: then it is read once more
-            said = await decode_json(request, dict[str, Any], default=default)
+            given = await decode_json(
+                request, dict[str, Any], default=default, limit_bytes=limit_bytes
+            )
             neutral: Neutral = getattr(kind, "NEUTRAL", {})
-            for name in [name for name, each in said.items() if is_neutral(name, each, neutral)]:
-                del said[name]
-            fields = fields_of(said, kind)
+            for name in [name for name, each in given.items() if is_neutral(name, each, neutral)]:
+                del given[name]
+            fields = fields_of(given, kind)
     except msgspec.ValidationError as error:
         mistake = beyond_floats(request.body, error) or mistake_of(error, kind)
         raise InvalidInput(mistake) from error
@@ -157,9 +185,9 @@ def _is_whole_text(text: str) -> bool:
     return True
 
 
-def fields_of(said: Mapping[str, Any], kind: type[Fields]) -> Fields:
+def fields_of(given: Mapping[str, Any], kind: type[Fields]) -> Fields:
     """Raises msgspec.ValidationError."""
-    given = {name: _whole(value) for name, value in said.items() if value is not None}
+    given = {name: _whole(value) for name, value in given.items() if value is not None}
     return msgspec.convert(given, kind)
 
 

@@ -1,5 +1,7 @@
 """Request bodies that are packed with gzip or deflate."""
 
+from functools import partial
+
 from headway.errors import InvalidInput
 from headway.server.bodies.background import background
 from headway.server.bodies.own_headers import timeout_s
@@ -8,7 +10,7 @@ from headway.wire.messages import Request
 
 
 async def decompress_body(request: Request, *, limit: int) -> None:
-    """Replace the body by what it stands for. Raises InvalidInput or InputTooLarge."""
+    """Unpack the body, in place. Raises InvalidInput or InputTooLarge."""
     if not request.body:
         return
     for encoding in reversed(request.headers["content-encoding"].split(",")):
@@ -19,6 +21,5 @@ async def decompress_body(request: Request, *, limit: int) -> None:
             raise InvalidInput(f"Content-Encoding {name!r} is not known; there are: gzip, deflate")
         # Never in the event loop: a thousandth of the limit can unpack to all of it.
         request.body = await background.run(
-            lambda steps: decompress(request.body, limit, steps.rest),
-            timeout_s=timeout_s(request.headers),
+            partial(decompress, request.body, limit), timeout_s=timeout_s(request.headers)
         )

@@ -4,12 +4,10 @@ from typing import Any
 
 import msgspec
 
-from headway.hosting.registry import IndexEntry
-from headway.server.auth.access import Access
-from headway.server.bodies.json_body import decode_fields
-from headway.server.service import adapting
-from headway.server.service.models import Models
-from headway.server.service.routes import Route
+from headway.hosting.registry import VersionEntry
+from headway.server.service import adapters
+from headway.server.service.models import VisibleModels
+from headway.server.service.routes import Route, Takes
 from headway.wire.messages import Request, Response
 
 
@@ -22,41 +20,64 @@ class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Admin:
-    """The handlers of ROUTES, over the models. `server/auth` decides which keys may use them."""
+    """Its routes and their handlers. `server/auth` decides which keys may use them."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: VisibleModels) -> None:
         self._models = models
 
     def routes(self) -> list[Route]:
         model = "/admin/models/{model}"
         adapters = f"{model}/adapters"
         return [
-            Route("GET", "/admin/models", self.models, Access.ADMIN),
-            Route("GET", "/admin/workers", self.workers, Access.ADMIN),
-            Route("POST", f"{model}/load", self.load, Access.ADMIN),
-            Route("POST", f"{model}/reload", self.reload, Access.ADMIN),
-            Route("POST", f"{model}/unload", self.unload, Access.ADMIN),
-            Route("GET", adapters, self.adapters, Access.ADMIN),
-            Route("POST", f"{adapters}/{{adapter}}/load", self.load_adapter, Access.ADMIN),
-            Route("POST", f"{adapters}/{{adapter}}/unload", self.unload_adapter, Access.ADMIN),
+            Route(
+                *("GET", "/admin/models", self.models),
+                summary="Every model and version, with its state",
+            ),
+            Route(
+                *("GET", "/admin/workers", self.workers),
+                summary="The workers of every version that answers",
+            ),
+            Route(
+                *("POST", f"{model}/load", self.load),
+                summary="Load a model as its folder is now; answers when it serves",
+                takes=Takes(_LoadBody, is_optional=True),
+            ),
+            Route(
+                *("POST", f"{model}/reload", self.reload),
+                summary="Load it once more, changed or not, beside the running version",
+            ),
+            Route(
+                *("POST", f"{model}/unload", self.unload),
+                summary="Unload a model; what it has begun is finished",
+            ),
+            Route(
+                *("GET", adapters, self.adapters),
+                summary="The adapters that a language model has loaded",
+            ),
+            Route(
+                *("POST", f"{adapters}/{{adapter}}/load", self.load_adapter),
+                summary="Load a PEFT folder, also in place of one of that name; answers when "
+                "requests may name it",
+                takes=Takes(_AdapterBody),
+            ),
+            Route(
+                *("POST", f"{adapters}/{{adapter}}/unload", self.unload_adapter),
+                summary="Unload an adapter",
+            ),
         ]
 
     async def models(self, request: Request) -> Response:
         return _json({"models": [_line(entry) for entry in self._models.index(request.caller)]})
 
     async def workers(self, request: Request) -> Response:
-        """Of every version that answers."""
         models = self._models.versions(request.caller)
         return _json({"workers": [line for model in models for line in model.workers()]})
 
-    async def load(self, request: Request, model: str) -> Response:
-        """As it lies there now; answers when it serves."""
-        body = await decode_fields(request, _LoadBody, default=b"{}")
+    async def load(self, request: Request, body: _LoadBody, model: str) -> Response:
         await self._models.load(request.caller, model, body.config)
         return self._state(request, model)
 
     async def reload(self, request: Request, model: str) -> Response:
-        """Once more, changed or not, beside the running version."""
         await self._models.reload(request.caller, model)
         return self._state(request, model)
 
@@ -65,26 +86,26 @@ class Admin:
         return self._state(request, model)
 
     async def adapters(self, request: Request, model: str) -> Response:
-        return _json({"adapters": adapting.lines_of(self._models.get(request.caller, model))})
+        return _json({"adapters": adapters.lines_of(self._models.get(request.caller, model))})
 
-    async def load_adapter(self, request: Request, model: str, adapter: str) -> Response:
-        """A PEFT folder, also in place of one of that name; answers when requests may name it."""
-        body = await decode_fields(request, _AdapterBody)
+    async def load_adapter(
+        self, request: Request, body: _AdapterBody, model: str, adapter: str
+    ) -> Response:
         served = self._models.get(request.caller, model)
-        await adapting.load_adapter(self._models, served, adapter, body.folder, replaces=True)
-        return _json({"adapters": adapting.lines_of(served)})
+        await adapters.load_adapter(self._models, served, adapter, body.folder, replaces=True)
+        return _json({"adapters": adapters.lines_of(served)})
 
     async def unload_adapter(self, request: Request, model: str, adapter: str) -> Response:
         served = self._models.get(request.caller, model)
-        await adapting.unload_adapter(served, adapter)
-        return _json({"adapters": adapting.lines_of(served)})
+        await adapters.unload_adapter(served, adapter)
+        return _json({"adapters": adapters.lines_of(served)})
 
     def _state(self, request: Request, model: str) -> Response:
         entries = [entry for entry in self._models.index(request.caller) if entry.name == model]
         return _json({"models": [_line(entry) for entry in entries]})
 
 
-def _line(entry: IndexEntry) -> dict[str, str]:
+def _line(entry: VersionEntry) -> dict[str, str]:
     return {
         "name": entry.name,
         "version": entry.version,

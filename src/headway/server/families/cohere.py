@@ -11,11 +11,9 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
-from headway.server.bodies.json_body import decode_fields
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import check_does
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_for_task
+from headway.server.service.routes import Errors, Gives, Handler, Route, Takes
 from headway.server.service.vectors import Array, base64_of, bits_of, shortened, texts_of, tokens_in
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
@@ -78,30 +76,40 @@ class Cohere:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/v1/embed", self.embed, Access.INFER, Errors.OPENAI),
-            Route("POST", "/v2/embed", self.embed_v2, Access.INFER),
+            self._row("/v1/embed", self.embed, Errors.OPENAI),
+            self._row("/v2/embed", self.embed_v2, Errors.TEXT),
         ]
 
-    async def embed(self, request: Request) -> Response:
+    def _row(self, path: str, handler: Handler, errors: Errors) -> Route:
+        example = {"texts": ["hello"], "input_type": "search_query"}
+        return Route(
+            *("POST", path, handler, Access.INFER, errors),
+            tag="cohere",
+            summary="Texts as vectors, as Cohere has it",
+            takes=Takes(CohereEmbedRequest, example, names_model=True),
+            gives=Gives(CohereEmbedAnswer),
+            task="feature-extraction",
+        )
+
+    async def embed(self, request: Request, asked: CohereEmbedRequest) -> Response:
         """Floats alone, unless types are asked for."""
-        return await self._embed(request, always_by_type=False)
+        return await self._embed(request, asked, always_by_type=False)
 
-    async def embed_v2(self, request: Request) -> Response:
-        return await self._embed(request, always_by_type=True)
+    async def embed_v2(self, request: Request, asked: CohereEmbedRequest) -> Response:
+        return await self._embed(request, asked, always_by_type=True)
 
-    async def _embed(self, request: Request, *, always_by_type: bool) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, CohereEmbedRequest)
+    async def _embed(
+        self, request: Request, asked: CohereEmbedRequest, *, always_by_type: bool
+    ) -> Response:
         texts = _texts(asked)
         types = _types(asked.embedding_types)
-        served = await find_or_wake(self._inference, request, asked.model)
-        check_does(served, "feature-extraction")
-        wishes: dict[str, Any] = {}
+        served = await find_for_task(self._inference, request, asked.model, "feature-extraction")
+        parameters: dict[str, Any] = {}
         if asked.truncate is not None or served.takes_parameter("truncate"):
-            wishes["truncate"] = asked.truncate != "NONE"  # Cohere's models cut by default
+            parameters["truncate"] = asked.truncate != "NONE"  # Cohere's models cut by default
         if asked.max_tokens is not None:
-            wishes["max_tokens"] = asked.max_tokens
-        ask = ask_of(wishes, request)
+            parameters["max_tokens"] = asked.max_tokens
+        ask = ask_of(parameters, request)
         results = await served.predict_many(texts_of(list(texts), "texts"), ask)
         vectors = [shortened(each, asked.output_dimension, "output_dimension") for each in results]
         is_by_type = always_by_type or asked.embedding_types is not None

@@ -3,7 +3,7 @@
 import asyncio
 
 from headway.observe import families
-from headway.observe.exposition import OPENMETRICS, TEXT, Page, labels, wants_openmetrics
+from headway.observe.exposition import OPENMETRICS, TEXT, Exposition, labels, wants_openmetrics
 from headway.observe.gpu import Gpus
 from headway.observe.metrics import Metrics
 from headway.server.auth.access import Access
@@ -20,12 +20,18 @@ class MetricsPage:
         self._build = labels(("version",), (version,))
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/metrics", self.metrics, Access.METRICS, may_compress=True)]
+        return [
+            Route(
+                *("GET", "/metrics", self.metrics, Access.METRICS),
+                may_compress=True,
+                summary="Figures for Prometheus",
+            )
+        ]
 
     async def metrics(self, request: Request) -> Response:
         """A model at a time: a page of many models is no reason for requests to wait. A key that is
         for certain models is shown those."""
-        page = Page() if request.caller is None else Page(request.caller.may_use)
+        page = Exposition() if request.caller is None else Exposition(request.caller.may_use)
         for _ in self._metrics.fill(page):
             await asyncio.sleep(0)
         page.add(families.BUILD_INFO, self._build, 1)

@@ -1,37 +1,27 @@
 """Around every method: its calls are counted, and what it raises becomes a status."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from google.protobuf.message import DecodeError
-
-from headway.errors import InputTooLarge, InvalidInput
+from headway.errors import InputTooLarge
 from headway.observe import logs
 from headway.observe.tally import ErrorTally
 from headway.runtime.calling.threads import whose
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.gates import Gate
 from headway.server.auth.keys import NOBODY
-from headway.server.bodies.background import background
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.large import serialise
-from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
 from headway.server.service.errors import retry_after_s, tell
 from headway.server.service.triton_words import in_tritons_words
-from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.call_state import OPEN_BYTES
 from headway.wire.http2.method import Method
-from headway.wire.http2.status import Aborted, Refusal, Status
+from headway.wire.http2.status import Aborted, CallRefusal, Status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
-SMALL_BYTES = 4 * 2**10  # of a message that is parsed without a look at it: 0.6 ms at worst
-INLINE_BYTES = 2**20  # of one that is parsed in the event loop, if it has no more in it than this:
-_INLINE = Size(messages=256, parts=1024, numbers=2**16)
 _MOST_ID = 128  # characters of a caller's own id, as on HTTP
 Run: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
 Wrapper: TypeAlias = Callable[[Run, str], Run]  # of a method and its path
@@ -50,21 +40,11 @@ class TooLarge(NamedTuple):
         )
 
 
-class Unparsed(NamedTuple):
-    """Stands where a message would be that is not parsed in the event loop."""
-
-    data: bytes
-    kind: Any
-
-    def parse(self) -> Any:
-        try:
-            return self.kind.FromString(self.data)
-        except DecodeError as error:
-            raise InvalidInput(f"the message cannot be parsed: {error}") from error
-
-    async def measured(self) -> Size:
-        """Raises InputTooLarge."""
-        return await background.run(lambda steps: measure(self.data, self.kind, steps=steps))
+def serialise(message: Any) -> bytes:
+    if type(message) is bytes:
+        return message
+    data: bytes = message.SerializeToString()
+    return data
 
 
 class Calls:
@@ -77,10 +57,7 @@ class Calls:
         debug: bool = False,
         errors: ErrorTally | None = None,
         wrappers: Sequence[Wrapper] = (),
-        room: BodyRoom | None = None,
     ) -> None:
-        """`room` counts what messages with much in them grow to."""
-        self._room = room
         self._max_message_bytes = max_message_bytes
         self._debug = debug
         self._errors = errors or ErrorTally("grpc")
@@ -112,34 +89,11 @@ class Calls:
             limit = min(limit, OPEN_BYTES)
 
         def read(data: bytes) -> Any:
-            size_bytes = len(data)
-            if size_bytes <= SMALL_BYTES:
-                return parse(data) if size_bytes <= limit else TooLarge(size_bytes, limit)
-            if size_bytes > limit:
-                return TooLarge(size_bytes, limit)
-            if size_bytes > INLINE_BYTES:
-                return Unparsed(data, kind)
-            try:
-                measure(data, kind, _INLINE)
-            except InputTooLarge:
-                return Unparsed(data, kind)
+            if len(data) > limit:
+                return TooLarge(len(data), limit)
             return parse(data)
 
         return read
-
-    @asynccontextmanager
-    async def parsed(self, unparsed: Unparsed) -> AsyncIterator[Any]:
-        """The message, and what it grows to counted. (The connection counts the bytes that came.)
-        Raises QueueFull, InputTooLarge."""
-        more_bytes = (await unparsed.measured()).more_bytes
-        if self._room is None:
-            yield await asyncio.to_thread(unparsed.parse)
-            return
-        self._room.take(more_bytes)
-        try:
-            yield await asyncio.to_thread(unparsed.parse)
-        finally:
-            self._room.give_back(more_bytes)
 
     @property
     def are_observed(self) -> bool:
@@ -154,13 +108,13 @@ class Calls:
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
-    def refusal_of(self, error: BaseException, request_id: str = "") -> Refusal:
-        told = tell(error, self._errors, debug=self._debug, id=request_id)
-        logs.note_error(told.code)
-        seconds = retry_after_s(told.error)
+    def refusal_of(self, error: BaseException, request_id: str = "") -> CallRefusal:
+        report = tell(error, self._errors, debug=self._debug, id=request_id)
+        logs.note_error(report.code)
+        seconds = retry_after_s(report.error)
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
-        message = in_tritons_words(told.code, told.message)
-        return Refusal(Status[told.status.grpc], message, metadata)
+        message = in_tritons_words(report.code, report.message)
+        return CallRefusal(Status[report.status.grpc], message, metadata)
 
     def _wrapped(self, name: str, run: Run) -> Run:
         for wrapper in reversed(self._wrappers):  # the first is the outermost
@@ -174,9 +128,6 @@ class Calls:
             try:
                 if type(request) is TooLarge:
                     raise request.error()
-                if type(request) is Unparsed:
-                    async with self.parsed(request) as request:
-                        return await run(request, context)
                 return await run(request, context)
             except Aborted:
                 raise

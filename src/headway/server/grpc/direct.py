@@ -1,4 +1,4 @@
-"""The commonest `ModelInfer`: one row of each input, raw, no wishes, for a model whose shapes are
+"""The commonest `ModelInfer`: one row of each input, raw, without options, for a model of
 fixed. Whatever is not exactly that is None here, and goes the general way, which also says what is
 wrong. Both ways give the same arrays and the same message."""
 
@@ -8,35 +8,28 @@ from typing import Any
 
 import numpy
 
-from headway.server.bodies.background import AT_ONCE, Steps
-from headway.server.families.v2.codec import LARGE_BYTES
+from headway.server.bodies.json_body import SMALL_BYTES
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls
-from headway.server.grpc.large import RAW, varint
-from headway.server.service.direct import DirectPath, DirectRequest, of_rows
+from headway.server.grpc.messages import AnswerEncoder
+from headway.server.service.direct_path import DirectPath, DirectRequest, of_rows
 from headway.server.service.dtypes import BF16, BYTES, Datatype
 from headway.server.service.inference import Inference
 from headway.server.service.requests import is_large_raw
-from headway.server.service.tensors import Array, TensorSignature, to_raw
-from headway.wire.http2.status import Refusal
+from headway.server.service.tensors import Array, TensorSignature
+from headway.wire.http2.status import CallRefusal
 from headway.wire.messages import Pending
-
-_MOST_SHAPES = 64  # of outputs, remembered
-_ID = b"\x1a"  # tags: the field's number, and that a length follows
 
 
 class DirectMessages:
     """Messages to one row and back, for one model."""
 
     def __init__(self, name: str, version: str, signature: TensorSignature) -> None:
-        self._signature = signature
         self._inputs = [
             (name, datatype.name, datatype.wire, shape, list(shape), _size_bytes(datatype, shape))
             for name, datatype, shape in _rows_of(signature)
         ]
-        named = pb.ModelInferResponse(model_name=name, model_version=version)
-        self._start = named.SerializeToString()
-        self._outputs: dict[tuple[str, str, tuple[int, ...]], tuple[bytes, Datatype]] = {}
+        self.encode = AnswerEncoder(name, version, signature).encode
 
     def decode(self, request: pb.ModelInferRequest) -> DirectRequest | None:
         """None: not for us."""
@@ -66,36 +59,6 @@ class DirectMessages:
                 return True
         return False
 
-    def encode(
-        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
-    ) -> bytes:
-        """Raises what the general way would."""
-        parts = [self._start]
-        raws: list[bytes] = []
-        if request_id:
-            data = request_id.encode()
-            parts += (_ID, varint(len(data)), data)
-        for name, array in outputs.items():
-            output, datatype = self._output_of(name, array)
-            parts.append(output)
-            raw = to_raw(array, datatype, steps)
-            raws += (RAW, varint(len(raw)), raw)
-        return b"".join((*parts, *raws))
-
-    def _output_of(self, name: str, array: Array) -> tuple[bytes, Datatype]:
-        """All of an output but its data; made once for each shape."""
-        key = (name, array.dtype.str, array.shape)
-        found = self._outputs.get(key)
-        if found is None:
-            datatype = self._signature.output_datatype(name, array)
-            shape = array.shape if array.ndim != 1 else (*array.shape, 1)  # as the general way
-            response = pb.ModelInferResponse()
-            response.outputs.add(name=name, datatype=datatype.name, shape=shape)
-            found = response.SerializeToString(), datatype
-            if len(self._outputs) < _MOST_SHAPES:
-                self._outputs[key] = found
-        return found
-
 
 def direct_messages(name: str, version: str, signature: TensorSignature) -> DirectMessages | None:
     """None for a model whose shapes vary, or whose rows are large or texts."""
@@ -104,7 +67,7 @@ def direct_messages(name: str, version: str, signature: TensorSignature) -> Dire
         bool(rows)
         and bool(signature.outputs)
         and all(datatype not in (BYTES, BF16) for _, datatype, _ in rows)
-        and all(0 < _size_bytes(datatype, shape) <= LARGE_BYTES for _, datatype, shape in rows)
+        and all(0 < _size_bytes(datatype, shape) <= SMALL_BYTES for _, datatype, shape in rows)
         and sum(math.prod(shape) for _, _, shape in rows) <= signature.max_elements
     )
     return DirectMessages(name, version, signature) if is_fit else None
@@ -128,7 +91,7 @@ class DirectInfer:
             self._calls.begun(call)
         return pending
 
-    def refusal_of(self, error: BaseException) -> Refusal:
+    def refusal_of(self, error: BaseException) -> CallRefusal:
         return self._calls.refusal_of(error)
 
 

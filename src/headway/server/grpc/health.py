@@ -14,7 +14,7 @@ _LOOK_EVERY_S = 0.5  # for `Watch`
 _Status = health_pb2.HealthCheckResponse
 
 
-class Health:
+class HealthService:
     """The registry's word, at every call. Readiness depends on clocks and workers, which
     send no events: all `Watch` calls look again, at the same moments."""
 
@@ -31,14 +31,14 @@ class Health:
         return _Status(status=status)
 
     async def Watch(self, request: Any, context: Any) -> None:
-        told = None
+        written = None
         while True:
             status = self._seen.get(request.service)
-            if status is None or told is None:  # hundreds watch the same service
+            if status is None or written is None:  # hundreds watch the same service
                 status = self._seen[request.service] = self._status(request.service)
-            if status != told:
+            if status != written:
                 await context.write(_Status(status=status))
-                told = status
+                written = status
             await asyncio.shield(self._wait_look())
 
     async def enter_graceful_shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""Inference messages to named arrays and back. What HTTP says in JSON is said here in protobuf;
+"""Inference messages to named arrays and back, as `families/v2/codec.py` does for JSON;
 everything behind that is the codec's, so that both refuse the same things in the same words."""
 
 import math
@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy
 
-from headway.errors import InvalidInput, called
-from headway.server.bodies.background import AT_ONCE, Steps
+from headway.errors import InputTooLarge, InvalidInput, called
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.large import LargeResponse
 from headway.server.service.dtypes import BYTES, Datatype
+from headway.server.service.options import check_count
 from headway.server.service.requests import (
     OF_INPUTS,
     InferRequest,
@@ -51,13 +50,23 @@ _LISTS = {  # the list that each datatype's elements are in
 }
 
 
-LARGE_BYTES = 256 * 2**10  # of shared memory
-_MANY = 2**13  # elements: to read them one by one takes about a millisecond
-_PIECE = 2**12
+IS_END = "triton_final_response"
+MOST_TENSORS = 1024  # of a request; each is looked at in the event loop
+MOST_TYPED = 2**20  # elements of a tensor in typed contents: they are copied one by one
+_MANY = 2**13  # elements that are copied one by one: about a millisecond
+_MOST_SHAPES = 64  # of outputs, remembered
+# Fields as protobuf writes them: the number, and that a length follows.
+_ID = b"%c" % (pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | 2)
+_RAW = b"%c" % (pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
+_ANSWER = b"%c" % (pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2)
 
 
 def check_promised(request: pb.ModelInferRequest, signature: TensorSignature) -> None:
     """Against what the model takes, before any data is looked at. Raises as the signature does."""
+    if max(len(request.inputs), len(request.outputs)) > MOST_TENSORS:
+        raise InputTooLarge(
+            f"the request has more than {MOST_TENSORS} inputs or outputs", limit=MOST_TENSORS
+        )
     shared = (_where(each) for each in request.inputs)
     signature.check_promised(
         [
@@ -68,22 +77,17 @@ def check_promised(request: pb.ModelInferRequest, signature: TensorSignature) ->
     )
 
 
-def is_slow(request: pb.ModelInferRequest) -> bool:
-    """Would reading its data hold an event loop up? Raw numbers are only looked at."""
+def is_large(request: pb.ModelInferRequest) -> bool:
+    """Whether decoding would hold up the event loop. Raw numbers are only looked at."""
     is_raw = bool(request.raw_input_contents)
     for tensor in request.inputs:
-        where = _where(tensor)
-        if where is not None and where.byte_size > LARGE_BYTES:
-            return True
         is_copied = not is_raw or tensor.datatype in ("BYTES", "BF16")
         if is_copied and math.prod(tensor.shape) > _MANY:
             return True
     return False
 
 
-def decode(
-    request: pb.ModelInferRequest, *, regions: Regions | None = None, steps: Steps = AT_ONCE
-) -> InferRequest:
+def decode(request: pb.ModelInferRequest, *, regions: Regions | None = None) -> InferRequest:
     """Tensors are either all raw or all typed, but for those in shared memory."""
     raws = request.raw_input_contents
     is_raw = bool(raws)
@@ -99,9 +103,9 @@ def decode(
         where = _where(tensor)
         if where is not None:
             raw = open_regions(regions, f"{called(name)}").read(where)
-            inputs[name] = from_raw(name, datatype, shape, raw, steps)
+            inputs[name] = from_raw(name, datatype, shape, raw)
         elif not is_raw:
-            inputs[name] = _from_contents(name, datatype, shape, tensor.contents, steps)
+            inputs[name] = _from_contents(name, datatype, shape, tensor.contents)
         elif tensor.HasField("contents"):
             raise InvalidInput(
                 f"contents field must not be specified when using raw_input_contents for {name!r} "
@@ -110,7 +114,7 @@ def decode(
         elif taken == len(raws):
             raise InvalidInput(f"{called(name)} has no data: raw_input_contents has {taken}")
         else:
-            inputs[name] = from_raw(name, datatype, shape, raws[taken], steps)
+            inputs[name] = from_raw(name, datatype, shape, raws[taken])
             taken += 1
     if taken != len(raws):
         raise InvalidInput(f"raw_input_contents has {len(raws)} entries; the inputs take {taken}")
@@ -133,29 +137,89 @@ def encode(
     signature: TensorSignature,
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
-    steps: Steps = AT_ONCE,
-) -> pb.ModelInferResponse | LargeResponse:
-    """Raw, as clients read them by position; in shared memory's place stands an empty one. What is
-    made in steps is large."""
+) -> bytes:
+    """Raw, as clients read them by position; an output in shared memory leaves an empty one."""
     raws: list[bytes] = []
     response = pb.ModelInferResponse(model_name=model_name, model_version=version, id=request.id)
     for want in request.outputs or [RequestedOutput(name) for name in outputs]:
         array, datatype = take_output(want, outputs, signature, labels)
-        raw = to_raw(array, datatype, steps)
+        raw = to_raw(array, datatype)
         if want.shared is not None:
             share(want, want.shared, raw, regions)
             raw = b""
         response.outputs.add(name=want.name, datatype=datatype.name, shape=array.shape)
-        raws.append(raw)
-        steps.rest()
-    if steps is not AT_ONCE:
-        return LargeResponse(response, raws)
-    response.raw_output_contents.extend(raws)
-    return response
+        raws += (_RAW, _varint(len(raw)), raw)
+    return b"".join((response.SerializeToString(), *raws))
+
+
+class AnswerEncoder:
+    """The same for one model, where all outputs are asked for: all but their data is made once for
+    each shape."""
+
+    def __init__(self, name: str, version: str, signature: TensorSignature) -> None:
+        self._signature = signature
+        named = pb.ModelInferResponse(model_name=name, model_version=version)
+        self._start = named.SerializeToString()
+        self._outputs: dict[tuple[str, str, tuple[int, ...]], tuple[bytes, Datatype]] = {}
+
+    def encode(self, request_id: str, outputs: Mapping[str, Array]) -> bytes:
+        parts = [self._start]
+        raws: list[bytes] = []
+        if request_id:
+            data = request_id.encode()
+            parts += (_ID, _varint(len(data)), data)
+        for name, array in outputs.items():
+            output, datatype = self._output_of(name, array)
+            parts.append(output)
+            raw = to_raw(array, datatype)
+            raws += (_RAW, _varint(len(raw)), raw)
+        return b"".join((*parts, *raws))
+
+    def _output_of(self, name: str, array: Array) -> tuple[bytes, Datatype]:
+        key = (name, array.dtype.str, array.shape)
+        found = self._outputs.get(key)
+        if found is None:
+            datatype = self._signature.output_datatype(name, array)
+            shape = array.shape if array.ndim != 1 else (*array.shape, 1)
+            response = pb.ModelInferResponse()
+            response.outputs.add(name=name, datatype=datatype.name, shape=shape)
+            found = response.SerializeToString(), datatype
+            if len(self._outputs) < _MOST_SHAPES:
+                self._outputs[key] = found
+        return found
+
+
+def stream_message(answer: bytes, *, is_final: bool) -> bytes:
+    """A `ModelStreamInferResponse` with this answer in it."""
+    end = _ENDS[is_final]
+    return b"".join((_ANSWER, _varint(len(answer) + len(end)), answer, end))
+
+
+def parameters_message(**parameters: bool | str) -> bytes:
+    """Written after an answer's bytes, these parameters are the answer's."""
+    response = pb.ModelInferResponse()
+    for name, value in parameters.items():
+        kind = "bool_param" if isinstance(value, bool) else "string_param"
+        setattr(response.parameters[name], kind, value)
+    found: bytes = response.SerializeToString()
+    return found
+
+
+_ENDS = {is_final: parameters_message(**{IS_END: is_final}) for is_final in (False, True)}
+
+
+def _varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
 
 
 def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
-    """Whichever of its kinds a parameter has; one without a value says nothing."""
+    """Whichever of its kinds a parameter has; one without a value is ignored."""
+    check_count(len(parameters))
     found: Parameters = {}
     for key, value in parameters.items():
         kind = value.WhichOneof("parameter_choice")
@@ -185,7 +249,6 @@ def _from_contents(
     datatype: Datatype,
     shape: Sequence[int],
     contents: pb.InferTensorContents,
-    steps: Steps,
 ) -> Array:
     count = count_elements(name, shape)
     field = _LISTS.get(datatype.name)
@@ -197,22 +260,19 @@ def _from_contents(
                 f"{called(name)}: {datatype.name} is sent as {field}, not {filled.name}"
             )
     elements = getattr(contents, field)
+    if count > MOST_TYPED:
+        raise InputTooLarge(
+            f"{called(name)}: {count} elements; typed contents have at most {MOST_TYPED}, "
+            "raw_input_contents may have more",
+            limit=MOST_TYPED,
+        )
     if len(elements) != count:
         raise InvalidInput(
             f"{called(name)}: shape {list(shape)} takes {count} elements, {len(elements)} came"
         )
-    if count <= _PIECE:
-        return shaped(name, _part(name, datatype, elements), shape)
-    array = numpy.empty(count, object if datatype is BYTES else datatype.memory)
-    for start in range(0, count, _PIECE):
-        part = elements[start : start + _PIECE]
-        array[start : start + _PIECE] = _part(name, datatype, part)
-        steps.rest()
-    return shaped(name, array, shape)
-
-
-def _part(name: str, datatype: Datatype, elements: Any) -> Array:
-    return objects(list(elements)) if datatype is BYTES else _numbers(name, datatype, elements)
+    is_bytes = datatype is BYTES
+    flat = objects(list(elements)) if is_bytes else _numbers(name, datatype, elements)
+    return shaped(name, flat, shape)
 
 
 def _numbers(name: str, datatype: Datatype, elements: Any) -> Array:

@@ -9,16 +9,16 @@ from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.auth.gates import grpc_gate
 from headway.server.auth.guard import Guard
+from headway.server.grpc.admission import CallAdmission
+from headway.server.grpc.call_logs import wrappers
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
-from headway.server.grpc.entrance import Entrance
-from headway.server.grpc.health import Health
-from headway.server.grpc.observing import wrappers
+from headway.server.grpc.health import HealthService
+from headway.server.grpc.open_streams import OpenStreams
 from headway.server.grpc.service import Methods
 from headway.server.grpc.standard import health_pb2
 from headway.server.grpc.standard.reflection import VERSIONS, Reflection
 from headway.server.grpc.standard.serving import methods_of
-from headway.server.grpc.watching import OpenStreams
 from headway.server.service.inference import Inference, inference_over
 from headway.server.service.shared_memory import SharedRegions
 from headway.wire.body_room import BodyRoom
@@ -83,7 +83,6 @@ class GrpcServer:
             debug=config.debug,
             errors=self._errors,
             wrappers=self._wrappers,
-            room=self._room,
         )
         running = _Running(self._inference, config, self._guard, calls, self._room)
         try:
@@ -120,7 +119,7 @@ class _Running:
         has_keys = guard.keys is not None
         self._service = Methods(inference, calls, has_keys=has_keys, room=room)
         streams = OpenStreams()
-        self._health = Health(inference.models.registry)
+        self._health = HealthService(inference.models.registry)
         watch = streams.bounded(self._health.Watch)
         self._health.Watch = watch  # type: ignore[assignment, method-assign]
         methods = calls.methods(self._service, grpc_gate(config, has_keys=has_keys))
@@ -134,7 +133,7 @@ class _Running:
             limit_bytes=_most_read(config),
             tls=guard.tls("h2"),
             room=room,
-            admit=Entrance(guard.keys, calls).admit,
+            admit=CallAdmission(guard.keys, calls).admit,
         )
 
     async def stop(self, drain_s: float) -> None:
@@ -151,7 +150,7 @@ class _Running:
             await stopping
 
 
-def _standard(health: Health, streams: OpenStreams) -> dict[str, Method]:
+def _standard(health: HealthService, streams: OpenStreams) -> dict[str, Method]:
     """gRPC's own services: health, and reflection of all there are."""
     own = health_pb2.DESCRIPTOR.services_by_name["Health"]
     reflections = [

@@ -2,38 +2,33 @@
 raised; `calls.py` turns them into statuses. Codec, checks and registry are HTTP's."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
+import msgspec
 from google.protobuf import json_format
 
-from headway.errors import Forbidden, HeadwayError, InvalidInput
+from headway.errors import HeadwayError, InvalidInput
 from headway.hosting.explaining import HEADER, Story
 from headway.hosting.registry import Array, Ask, ServedModel
 from headway.server.auth.keys import Caller, check_whole_server
-from headway.server.bodies.background import AT_ONCE, Steps
-from headway.server.families.v2.handlers import (
-    EXTENSIONS,
-    LOG_SETTINGS,
+from headway.server.families.v2.bodies import ChangeRequest, IndexRequest, RegisterRequest
+from headway.server.families.v2.operations import (
+    OPERATIONS,
     TRACE_SETTINGS,
-    check_unload,
-    override_in,
-    statistics_of,
+    Asked,
+    Operation,
+    Operations,
 )
-from headway.server.families.v2.model_config import config_of, metadata_of
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
-from headway.server.grpc.asking import ask_of_call
-from headway.server.grpc.calls import Calls
-from headway.server.grpc.large import LargeResponse
-from headway.server.grpc.spelling import ChunkEncoder, is_large_chunk
-from headway.server.grpc.streams import Asked, Chunks, Streams
+from headway.server.grpc.call_options import ask_of_call
+from headway.server.grpc.calls import SERVICE, Calls
+from headway.server.grpc.streams import Chunks, InferCall, Streams
 from headway.server.service.inference import Inference
 from headway.server.service.requests import InferRequest
-from headway.server.service.shared_memory import SharedRegions
-from headway.server.service.triton_words import loading
 from headway.signature import Decoded
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2.status import Status
@@ -52,9 +47,12 @@ class Methods:
     ) -> None:
         self._inference = inference
         self._models = inference.models
-        self._regions = inference.regions
         self._has_keys = has_keys
         self._streams = Streams(self, calls, room)
+        self._operations = Operations(inference)
+        for operation in reversed(OPERATIONS):  # of several with one method, the first counts
+            if not hasattr(Methods, operation.grpc):
+                setattr(self, operation.grpc, self._face(operation))
 
     def _caller(self, context: Any) -> Caller | None:
         """It was found at the call's head; None: the server has no keys."""
@@ -64,7 +62,7 @@ class Methods:
     # ---- work
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:
-        return await self.answer(Asked(request, context, self._caller(context)))
+        return await self.answer(InferCall(request, context, self._caller(context)))
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
         await self._streams.serve(requests, context, self._caller(context))
@@ -72,28 +70,28 @@ class Methods:
     def finish_streams(self) -> None:
         self._streams.finish()
 
-    async def streams(self, asked: Asked) -> bool:
+    async def streams(self, asked: InferCall) -> bool:
         try:
             return (await self._find_or_wake(asked)).streams
-        except HeadwayError:  # said when it is answered
+        except HeadwayError:  # raised again when it is answered
             return False
 
-    async def answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse:
+    async def answer(self, asked: InferCall) -> bytes:
         if asked.caller is None:
             return await self._answer(asked)
         with asked.caller.allowance.running_one(time.monotonic()):
             return await self._answer(asked)
 
-    async def _answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse:
+    async def _answer(self, asked: InferCall) -> bytes:
         request, context, caller = asked
         served = self._models.find_ready(caller, request.model_name, request.model_version)
         if served is None:
             served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
-        if messages.is_slow(request):
-            with served.held():  # it comes to the queue later
+        if messages.is_large(request):
+            with served.held():  # its items come to the queue later
                 ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
-                decoded, spent_s = await self._decode_slowly(asked)
+                decoded, spent_s = await self._decode_in_thread(asked)
                 return await self._infer(served, decoded, ask.after(spent_s), context)
         decoded = messages.decode(request, regions=self._inference.regions_to_use(caller))
         ask = ask_of_call(decoded.parameters, context, caller)
@@ -101,26 +99,24 @@ class Methods:
 
     async def _infer(
         self, served: ServedModel, decoded: InferRequest, ask: Ask, context: Any
-    ) -> pb.ModelInferResponse | LargeResponse:
-        response = await self._inference.infer(served, decoded, ask, messages.encode)
-        if ask.story is not None:
-            _tell(ask.story, response, context)
-        return response
+    ) -> bytes:
+        answer = await self._inference.infer(served, decoded, ask, messages.encode)
+        return answer if ask.story is None else _told(ask.story, answer, context)
 
     @asynccontextmanager
-    async def stream(self, asked: Asked) -> AsyncIterator[Chunks]:
+    async def stream(self, asked: InferCall) -> AsyncIterator[Chunks]:
         allowance = None if asked.caller is None else asked.caller.allowance
         with nullcontext() if allowance is None else allowance.running_one(time.monotonic()):
             async with self._stream(asked) as chunks:
                 yield chunks
 
     @asynccontextmanager
-    async def _stream(self, asked: Asked) -> AsyncIterator[Chunks]:
+    async def _stream(self, asked: InferCall) -> AsyncIterator[Chunks]:
         request, context, caller = asked
         served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
-        if messages.is_slow(request):
-            decoded, _ = await self._decode_slowly(asked)
+        if messages.is_large(request):
+            decoded, _ = await self._decode_in_thread(asked)
         else:
             decoded = messages.decode(request, regions=self._inference.regions_to_use(caller))
         inputs = self._inference.checked(served, decoded)
@@ -128,25 +124,25 @@ class Methods:
         stream = served.stream(_value_of(served, inputs), ask)
         arrays = cast(Any, served).signature.output.arrays
 
-        def encode_in_steps(chunk: Any, steps: Steps) -> Any:
-            outputs = arrays([chunk])
-            return self._inference.encode(served, decoded, outputs, messages.encode, steps)
+        signature = self._inference.signature_of(served)
+        encoder = messages.AnswerEncoder(served.name, served.version, signature)
 
-        def encode(chunk: Any) -> Any:
-            if is_large_chunk(chunk):
-                return partial(encode_in_steps, chunk)
-            return encode_in_steps(chunk, AT_ONCE)
+        def encode(chunk: Any) -> bytes:
+            outputs = arrays([chunk])
+            if decoded.outputs:
+                return self._inference.encode(served, decoded, outputs, messages.encode)
+            return encoder.encode(decoded.id, outputs)
 
         async with aclosing(cast(Any, stream)):
-            yield Chunks(stream, ChunkEncoder(encode))
+            yield Chunks(stream, encode)
 
-    async def _decode_slowly(self, asked: Asked) -> tuple[InferRequest, float]:
-        """(gRPC itself ends a call whose deadline passes meanwhile.)"""
+    async def _decode_in_thread(self, asked: InferCall) -> tuple[InferRequest, float]:
+        """(The call ends by itself if its deadline passes meanwhile.)"""
         request, context, caller = asked
         decode = partial(messages.decode, request)
-        return await self._inference.decode_slowly(decode, caller, context.time_remaining())
+        return await self._inference.decode_in_thread(decode, caller, context.time_remaining())
 
-    async def _find_or_wake(self, asked: Asked) -> ServedModel:
+    async def _find_or_wake(self, asked: InferCall) -> ServedModel:
         """A model that loads on request, once it is there. The wait counts for the caller."""
         request, context, caller = asked
         name, version = request.model_name, request.model_version
@@ -158,12 +154,6 @@ class Methods:
         if left_ms is not None:
             request.parameters["timeout"].int64_param = max(1, round(left_ms * 1e3))
         return found
-
-    async def _known(self, name: str, version: str, context: Any) -> ServedModel:
-        caller = self._caller(context)
-        return await self._inference.known(
-            caller, name, version, lambda: ask_of_call({}, context, caller).deadline_ms
-        )
 
     # ---- health
 
@@ -181,154 +171,90 @@ class Methods:
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=True)
 
-    # ---- what there is
+    # ---- what an operator asks
 
-    async def ServerMetadata(self, request: pb.ServerMetadataRequest, context: Any) -> Any:
-        extensions = list(EXTENSIONS)
-        if self._regions is not None:
-            extensions.append("system_shared_memory")
-        return pb.ServerMetadataResponse(
-            name=self._inference.name, version=self._inference.version, extensions=extensions
-        )
+    def _face(self, operation: Operation) -> Callable[[Any, Any], Awaitable[Any]]:
+        answer_kind = getattr(pb, SERVICE.methods_by_name[operation.grpc].output_type.name)
+        reads, writes = _READS.get(operation.grpc), _WRITES.get(operation.grpc)
 
-    async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> Any:
-        served = await self._known(request.name, request.version, context)
-        versions = [
-            each.version for each in self._models.versions(self._caller(context), request.name)
-        ]
-        found = metadata_of(served, versions=versions)
-        return json_format.ParseDict(found, pb.ModelMetadataResponse())
+        async def answer(request: Any, context: Any) -> Any:
+            caller = self._caller(context)
+            if operation.is_of_server:
+                check_whole_server(caller)
+            asked = Asked(
+                *(caller, _named(request), getattr(request, "version", "")),
+                None if reads is None else reads(request),
+                lambda: ask_of_call({}, context, caller).deadline_ms,
+            )
+            found = msgspec.to_builtins(await operation.run(self._operations, asked))
+            fields = found if writes is None else writes(found)
+            # HTTP's metadata has fields that the .proto has not.
+            return json_format.ParseDict(fields or {}, answer_kind(), ignore_unknown_fields=True)
 
-    async def ModelConfig(self, request: pb.ModelConfigRequest, context: Any) -> Any:
-        found = config_of(await self._known(request.name, request.version, context))
-        return json_format.ParseDict({"config": found}, pb.ModelConfigResponse())
-
-    async def ModelStatistics(self, request: pb.ModelStatisticsRequest, context: Any) -> Any:
-        served = self._models.of_statistics(self._caller(context), request.name, request.version)
-        found = {"model_stats": [statistics_of(each) for each in served]}
-        return json_format.ParseDict(found, pb.ModelStatisticsResponse())
-
-    # ---- models
-
-    async def RepositoryIndex(self, request: pb.RepositoryIndexRequest, context: Any) -> Any:
-        response = pb.RepositoryIndexResponse()
-        for each in self._models.index(self._caller(context)):
-            if each.state == "READY" or not request.ready:
-                response.models.add(
-                    name=each.name, version=each.version, state=each.state, reason=each.reason
-                )
-        return response
-
-    async def RepositoryModelLoad(
-        self, request: pb.RepositoryModelLoadRequest, context: Any
-    ) -> Any:
-        parameters = messages.parameters_of(request.parameters)
-        with loading(_named(request)):
-            await self._models.load(self._caller(context), _named(request), override_in(parameters))
-        return pb.RepositoryModelLoadResponse()
-
-    async def RepositoryModelUnload(
-        self, request: pb.RepositoryModelUnloadRequest, context: Any
-    ) -> Any:
-        """`unload_dependents` is read and changes nothing: models that use this one stay, and fail
-        where they call it."""
-        check_unload(messages.parameters_of(request.parameters))
-        await self._models.unload(self._caller(context), _named(request))
-        return pb.RepositoryModelUnloadResponse()
-
-    # ---- shared memory
-
-    async def SystemSharedMemoryStatus(
-        self, request: pb.SystemSharedMemoryStatusRequest, context: Any
-    ) -> Any:
-        regions = self._regions_to_manage(context)
-        found = regions.list(request.name) if regions is not None else []
-        listed = {each.name: each.as_triton() for each in found}
-        return json_format.ParseDict({"regions": listed}, pb.SystemSharedMemoryStatusResponse())
-
-    async def SystemSharedMemoryRegister(
-        self, request: pb.SystemSharedMemoryRegisterRequest, context: Any
-    ) -> Any:
-        regions = self._regions_to_manage(context)
-        if regions is None:
-            raise Forbidden("shared memory is off on this server")
-        regions.register(
-            request.name, request.key, offset=request.offset, byte_size=request.byte_size
-        )
-        return pb.SystemSharedMemoryRegisterResponse()
-
-    async def SystemSharedMemoryUnregister(
-        self, request: pb.SystemSharedMemoryUnregisterRequest, context: Any
-    ) -> Any:
-        regions = self._regions_to_manage(context)
-        if regions is not None:
-            if request.name:
-                regions.unregister(request.name)
-            else:
-                regions.close()
-        return pb.SystemSharedMemoryUnregisterResponse()
-
-    def _regions_to_manage(self, context: Any) -> SharedRegions | None:
-        """None: shared memory is off."""
-        check_whole_server(self._caller(context))
-        return self._regions
-
-    async def CudaSharedMemoryStatus(
-        self, request: pb.CudaSharedMemoryStatusRequest, context: Any
-    ) -> Any:
-        return pb.CudaSharedMemoryStatusResponse()
+        return answer
 
     async def CudaSharedMemoryRegister(
         self, request: pb.CudaSharedMemoryRegisterRequest, context: Any
     ) -> Any:
         await context.abort(Status.UNIMPLEMENTED, "CUDA shared memory is not supported")
 
-    async def CudaSharedMemoryUnregister(
-        self, request: pb.CudaSharedMemoryUnregisterRequest, context: Any
-    ) -> Any:
-        """There is nothing to forget; perf_analyzer asks for it with any shared memory."""
-        return pb.CudaSharedMemoryUnregisterResponse()
 
-    # ---- settings, which can be read; setting one to what it is changes nothing
-
-    async def TraceSetting(self, request: pb.TraceSettingRequest, context: Any) -> Any:
-        if request.model_name:
-            self._models.get(self._caller(context), request.model_name)
-        known = {
-            key: value if isinstance(value, list) else [value]
-            for key, value in TRACE_SETTINGS.items()
-        }
-        for key, setting in request.settings.items():
-            if setting.value and list(setting.value) != known.get(key):
-                raise InvalidInput(f"{key!r} cannot be changed here")
-        settings = {key: {"value": value} for key, value in known.items()}
-        return json_format.ParseDict({"settings": settings}, pb.TraceSettingResponse())
-
-    async def LogSettings(self, request: pb.LogSettingsRequest, context: Any) -> Any:
-        for key, setting in request.settings.items():
-            kind = setting.WhichOneof("parameter_choice")
-            if kind is not None and getattr(setting, kind) != LOG_SETTINGS.get(key):
-                raise InvalidInput(f"{key!r} cannot be changed here")
-        response = pb.LogSettingsResponse()
-        kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
-        for key, value in LOG_SETTINGS.items():
-            setattr(response.settings[key], kinds[type(value)], value)
-        return response
-
-
-def _tell(story: Story, response: Any, context: Any) -> None:
-    """As the call's metadata, and in the response itself: a stream has many, one call."""
+def _told(story: Story, answer: bytes, context: Any) -> bytes:
+    """As the call's metadata, and in the answer itself: a call that streams has many answers."""
     text = story.text()
-    if text:
-        context.set_trailing_metadata(((HEADER.lower(), text),))
-        response.parameters[HEADER.lower().replace("-", "_")].string_param = text
+    if not text:
+        return answer
+    context.set_trailing_metadata(((HEADER.lower(), text),))
+    return answer + messages.parameters_message(**{HEADER.lower().replace("-", "_"): text})
 
 
-def _named(
-    request: "pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest",
-) -> str:
-    """KServe's clients have the model's name where Triton's have the repository's."""
-    return request.model_name or request.repository_name
+def _named(request: Any) -> str:
+    """The model, or the region. KServe's clients have the model's name where Triton's have the
+    repository's."""
+    fields = ("name", "model_name", "repository_name")
+    return next((name for field in fields if (name := getattr(request, field, ""))), "")
+
+
+def _change_of(request: Any) -> ChangeRequest[dict[str, Any]]:
+    return ChangeRequest(dict(messages.parameters_of(request.parameters)))
+
+
+def _trace_settings_in(request: Any) -> dict[str, Any]:
+    """Those without a value are cleared."""
+    given: dict[str, Any] = {}
+    for key, setting in request.settings.items():
+        value = list(setting.value)
+        is_list = isinstance(TRACE_SETTINGS.get(key), list) or len(value) > 1
+        given[key] = value if value and is_list else next(iter(value), None)
+    return given
+
+
+_READS: dict[str, Callable[[Any], Any]] = {  # the body, where the message has one
+    "RepositoryIndex": lambda request: IndexRequest(request.ready),
+    "RepositoryModelLoad": _change_of,
+    "RepositoryModelUnload": _change_of,
+    "SystemSharedMemoryRegister": lambda request: RegisterRequest(
+        request.key, request.byte_size, request.offset
+    ),
+    "TraceSetting": _trace_settings_in,
+    "LogSettings": lambda request: messages.parameters_of(request.settings),
+}
+_KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+_WRITES: dict[str, Callable[[Any], Any]] = {  # the message's fields, where they are not HTTP's
+    "ModelConfig": lambda found: {"config": found},
+    "RepositoryIndex": lambda found: {"models": found},
+    "SystemSharedMemoryStatus": lambda found: {"regions": {each["name"]: each for each in found}},
+    "CudaSharedMemoryStatus": lambda found: {},
+    "TraceSetting": lambda found: {
+        "settings": {
+            key: {"value": value if isinstance(value, list) else [value]}
+            for key, value in found.items()
+        }
+    },
+    "LogSettings": lambda found: {
+        "settings": {key: {_KINDS[type(value)]: value} for key, value in found.items()}
+    },
+}
 
 
 def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:

@@ -2,7 +2,7 @@
 streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -10,19 +10,19 @@ from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.keys import Caller
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, TooLarge, Unparsed
-from headway.server.grpc.large import LargeResponse, LargeStreamResponse
-from headway.server.grpc.spelling import IS_END, ChunkEncoder
-from headway.server.service.events import ToSink
+from headway.server.grpc.calls import Calls, TooLarge
+from headway.server.grpc.messages import IS_END, stream_message
+from headway.server.service.event_stream import ToSink
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
+from headway.wire.http2.inbox import framed
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
 _WANTS_END = "triton_enable_empty_final_response"
 
 
-class Asked(NamedTuple):
+class InferCall(NamedTuple):
     """One request, with its caller and its call."""
 
     request: pb.ModelInferRequest
@@ -31,22 +31,22 @@ class Asked(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """The chunks of one request's stream, and the message for each."""
+    """The chunks of one request's stream, and what makes a `ModelInferResponse` of each."""
 
     stream: AsyncIterator[Any]
-    spelling: ChunkEncoder
+    encode: Callable[[Any], bytes]
 
 
 class Answers(Protocol):
     """What the streams need of the service. All may raise."""
 
-    async def streams(self, asked: Asked) -> bool:
+    async def streams(self, asked: InferCall) -> bool:
         """Wakes the model: only one that is there can tell."""
         ...
 
-    async def answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse: ...
+    async def answer(self, asked: InferCall) -> bytes: ...
 
-    def stream(self, asked: Asked) -> AbstractAsyncContextManager[Chunks]: ...
+    def stream(self, asked: InferCall) -> AbstractAsyncContextManager[Chunks]: ...
 
 
 class Streams:
@@ -99,16 +99,13 @@ class _Stream:
         """Single answers go out in the order of their requests; streamed ones as they come."""
         before = asyncio.Event()
         before.set()
-        async for message in requests:
-            try:
-                is_parsed = type(message) is pb.ModelInferRequest
-                request = message if is_parsed else await _parsed(message)
-            except Exception as error:  # noqa: BLE001 - ours; it had no id that could be told
+        async for request in requests:
+            if type(request) is TooLarge:
                 await before.wait()
-                await self._write(self._refused(pb.ModelInferRequest(), error))
+                await self._write(self._refused(pb.ModelInferRequest(), request.error()))
                 continue
             await self._places.acquire()
-            asked = Asked(request, self._context, self._caller)
+            asked = InferCall(request, self._context, self._caller)
             if await self._service.streams(asked):
                 tasks.create_task(self._answer_often(asked))
                 continue
@@ -116,16 +113,14 @@ class _Stream:
             tasks.create_task(self._answer_once(asked, before, after))
             before = after
 
-    async def _answer_once(self, asked: Asked, before: asyncio.Event, after: asyncio.Event) -> None:
+    async def _answer_once(
+        self, asked: InferCall, before: asyncio.Event, after: asyncio.Event
+    ) -> None:
         try:
             try:
                 with self._held(asked.request):
                     response = await self._service.answer(asked)
-                response.parameters[IS_END].bool_param = True
-                if isinstance(response, LargeResponse):
-                    message: Any = LargeStreamResponse(response)
-                else:
-                    message = pb.ModelStreamInferResponse(infer_response=response)
+                message: Any = stream_message(response, is_final=True)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
                 message = self._refused(asked.request, error)
             await before.wait()
@@ -134,7 +129,7 @@ class _Stream:
             after.set()
             self._places.release()
 
-    async def _answer_often(self, asked: Asked) -> None:
+    async def _answer_often(self, asked: InferCall) -> None:
         request = asked.request
         try:
             try:
@@ -148,18 +143,22 @@ class _Stream:
         finally:
             self._places.release()
 
-    async def _write_all(self, asked: Asked) -> None:
-        async with self._service.stream(asked) as (stream, spelling):
+    async def _write_all(self, asked: InferCall) -> None:
+        async with self._service.stream(asked) as (stream, encode):
+
+            def frame_of(chunk: Any) -> bytes:
+                return framed(stream_message(encode(chunk), is_final=False))
+
             async for chunk in stream:
-                await self._write(await spelling.wait_message(chunk))
+                await self._write(stream_message(encode(chunk), is_final=False))
                 if isinstance(stream, ServedStream):
                     # The rest as they come, without a task's turn for each.
                     sink = self._context.sink()
-                    rest = ToSink(stream, spelling.frame_of, sink, spelling.frames_of)
+                    rest = ToSink(stream, frame_of, sink)
                     try:
                         await rest.wait_done()
                     finally:
-                        sink.flush()  # before what is said of its end
+                        sink.flush()  # before its end or its error is written
                     return
 
     @contextmanager
@@ -189,15 +188,6 @@ class _Stream:
             error_message=self._calls.refusal_of(error, request.id).message,
             infer_response=pb.ModelInferResponse(id=request.id),
         )
-
-
-async def _parsed(request: Any) -> pb.ModelInferRequest:
-    if type(request) is TooLarge:
-        raise request.error()
-    assert type(request) is Unparsed, "a message, or what stands for it"
-    await request.measured()
-    parsed: pb.ModelInferRequest = await asyncio.to_thread(request.parse)
-    return parsed
 
 
 def _end_of(request: pb.ModelInferRequest) -> pb.ModelStreamInferResponse:

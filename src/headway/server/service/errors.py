@@ -1,4 +1,4 @@
-"""Which error is which status, and what a caller is told: for HTTP and for gRPC alike."""
+"""The status and the text of each error, for HTTP and gRPC."""
 
 import asyncio
 import logging
@@ -14,31 +14,31 @@ from headway.runtime.calling.faults import readable
 _log = logging.getLogger(__name__)
 
 
-class Status(NamedTuple):
+class ErrorStatus(NamedTuple):
     http: int
     grpc: str  # a name of gRPC's statuses
 
 
-_STATUS: dict[type[errors.HeadwayError], Status] = {
-    errors.InvalidInput: Status(400, "INVALID_ARGUMENT"),
-    errors.Unauthenticated: Status(401, "UNAUTHENTICATED"),
-    errors.Forbidden: Status(403, "PERMISSION_DENIED"),
-    errors.UnknownModel: Status(404, "NOT_FOUND"),
-    errors.NotFound: Status(404, "NOT_FOUND"),
-    errors.InputTooLarge: Status(413, "INVALID_ARGUMENT"),
-    errors.Poison: Status(422, "INVALID_ARGUMENT"),
-    errors.Unprocessable: Status(422, "INVALID_ARGUMENT"),
-    errors.RequestError: Status(400, "INVALID_ARGUMENT"),
-    errors.QuotaExceeded: Status(429, "RESOURCE_EXHAUSTED"),
-    errors.DeadlineExceeded: Status(504, "DEADLINE_EXCEEDED"),
-    errors.QueueFull: Status(503, "UNAVAILABLE"),
-    errors.Unavailable: Status(503, "UNAVAILABLE"),
-    errors.ModelFailed: Status(500, "INTERNAL"),
+_STATUS: dict[type[errors.HeadwayError], ErrorStatus] = {
+    errors.InvalidInput: ErrorStatus(400, "INVALID_ARGUMENT"),
+    errors.Unauthenticated: ErrorStatus(401, "UNAUTHENTICATED"),
+    errors.Forbidden: ErrorStatus(403, "PERMISSION_DENIED"),
+    errors.UnknownModel: ErrorStatus(404, "NOT_FOUND"),
+    errors.NotFound: ErrorStatus(404, "NOT_FOUND"),
+    errors.InputTooLarge: ErrorStatus(413, "INVALID_ARGUMENT"),
+    errors.Poison: ErrorStatus(422, "INVALID_ARGUMENT"),
+    errors.Unprocessable: ErrorStatus(422, "INVALID_ARGUMENT"),
+    errors.RequestError: ErrorStatus(400, "INVALID_ARGUMENT"),
+    errors.QuotaExceeded: ErrorStatus(429, "RESOURCE_EXHAUSTED"),
+    errors.DeadlineExceeded: ErrorStatus(504, "DEADLINE_EXCEEDED"),
+    errors.QueueFull: ErrorStatus(503, "UNAVAILABLE"),
+    errors.Unavailable: ErrorStatus(503, "UNAVAILABLE"),
+    errors.ModelFailed: ErrorStatus(500, "INTERNAL"),
 }
-INTERNAL = Status(500, "INTERNAL")
+INTERNAL = ErrorStatus(500, "INTERNAL")
 
 
-def status_of(error: BaseException) -> Status:
+def status_of(error: BaseException) -> ErrorStatus:
     for kind in type(error).__mro__:
         status = _STATUS.get(kind)
         if status is not None:
@@ -46,16 +46,16 @@ def status_of(error: BaseException) -> Status:
     return INTERNAL
 
 
-class Told(NamedTuple):
+class ErrorReport(NamedTuple):
     """An error as its caller hears of it."""
 
     error: BaseException
-    status: Status
+    status: ErrorStatus
     code: str
     message: str
 
 
-def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str) -> Told:
+def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str) -> ErrorReport:
     """Only what is our own fault is logged, and only our own words are passed on. `context` says
     whose error it was, in the log."""
     error = readable(error)
@@ -73,7 +73,7 @@ def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str
         message += "\n" + "".join(traceback.format_exception(error))
     # The causes of a failed batch are its other callers' as well.
     errors.without_frames(error, with_causes=is_ours and status.http != 500)
-    return Told(error, status, code, message)
+    return ErrorReport(error, status, code, message)
 
 
 def _because(error: errors.Closed, cause: BaseException) -> errors.Closed:

@@ -1,9 +1,13 @@
 """An example value for a user who tries a route by hand: it fits the route's schema."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from headway.server.service.schemas import IMAGE, Schema
+Schema: TypeAlias = dict[str, Any]
+# One white pixel as PNG in base64: an example for whatever takes bytes, images above all.
+IMAGE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+)
 
 _MOST_DEPTH = 8  # of a schema that contains itself
 

@@ -8,14 +8,15 @@ find models here, and ask them on their own.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from headway.config import ServerConfig
 from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Array, Ask, Registry, ServedModel
 from headway.server.auth.keys import Caller, check_regions
-from headway.server.bodies.background import AT_ONCE, Steps, background
-from headway.server.service.models import Models
+from headway.server.bodies.background import background
+from headway.server.service.models import VisibleModels
 from headway.server.service.requests import (
     InferRequest,
     Regions,
@@ -23,19 +24,19 @@ from headway.server.service.requests import (
     is_large_answer,
 )
 from headway.server.service.shared_memory import RefusedRegions, SharedRegions
-from headway.server.service.tensors import NORMAL, Limits, TensorSignature
+from headway.server.service.tensors import NORMAL, RequestLimits, TensorSignature
 
 Encoded = TypeVar("Encoded", covariant=True)
 
 
-class Decode(Protocol):
-    """Of one request, whose bytes it has: the codec's of JSON, or of protobuf."""
+class DecodeRequest(Protocol):
+    """One request's bytes to arrays, by the codec of JSON or of protobuf."""
 
-    def __call__(self, *, regions: Regions | None, steps: Steps) -> InferRequest: ...
+    def __call__(self, *, regions: Regions | None) -> InferRequest: ...
 
 
-class Encode(Protocol[Encoded]):
-    """A protocol's own way to spell an answer."""
+class EncodeAnswer(Protocol[Encoded]):
+    """Encodes an answer in one protocol."""
 
     def __call__(
         self,
@@ -47,7 +48,6 @@ class Encode(Protocol[Encoded]):
         signature: TensorSignature,
         labels: Mapping[str, Sequence[str]] | None,
         regions: SharedRegions | None,
-        steps: Steps,
     ) -> Encoded: ...
 
 
@@ -61,9 +61,9 @@ class Inference:
         name: str = "headway",
         version: str = "0",
         regions: SharedRegions | None = None,
-        limits: Limits = NORMAL,
+        limits: RequestLimits = NORMAL,
     ) -> None:
-        self.models = Models(registry)
+        self.models = VisibleModels(registry)
         self.name = name  # of this server
         self.version = version  # of this server
         self.regions = regions  # None: shared memory is off
@@ -124,20 +124,18 @@ class Inference:
 
     # ---- arrays in, arrays out
 
-    async def decode_slowly(
-        self, decode: Decode, caller: Caller | None, timeout_s: float | None
+    async def decode_in_thread(
+        self, decode: DecodeRequest, caller: Caller | None, timeout_s: float | None
     ) -> tuple[InferRequest, float]:
-        """Decoding takes a while: off the event loop, in the caller's time, of which so many
-        seconds are spent. The model is to be held meanwhile."""
+        """A large request, and how many seconds of its caller's time that took. The caller of this
+        holds the model meanwhile."""
         started = time.monotonic()
         regions = self.regions_to_use(caller)
-        asked = await background.run(
-            lambda steps: decode(regions=regions, steps=steps), timeout_s=timeout_s
-        )
+        asked = await background.run(partial(decode, regions=regions), timeout_s=timeout_s)
         return asked, time.monotonic() - started
 
     async def infer(
-        self, served: ServedModel, asked: InferRequest, ask: Ask, encode: Encode[Encoded]
+        self, served: ServedModel, asked: InferRequest, ask: Ask, encode: EncodeAnswer[Encoded]
     ) -> Encoded:
         if asked.model_name and asked.model_name != served.name:
             raise InvalidInput(
@@ -148,9 +146,7 @@ class Inference:
         check_outputs(asked, signature)
         outputs = await served.infer(inputs, ask)
         if is_large_answer(asked, outputs):
-            return await background.run(
-                lambda steps: self.encode(served, asked, outputs, encode, steps)
-            )
+            return await background.run(partial(self.encode, served, asked, outputs, encode))
         return self.encode(served, asked, outputs, encode)
 
     def checked(self, served: ServedModel, asked: InferRequest) -> Mapping[str, Array]:
@@ -164,8 +160,7 @@ class Inference:
         served: ServedModel,
         asked: InferRequest,
         outputs: Mapping[str, Array],
-        encode: Encode[Encoded],
-        steps: Steps = AT_ONCE,
+        encode: EncodeAnswer[Encoded],
     ) -> Encoded:
         return encode(
             served.name,
@@ -175,7 +170,6 @@ class Inference:
             signature=self.signature_of(served),
             labels=served.labels,
             regions=self.regions,
-            steps=steps,
         )
 
     def _forget(self, served: ServedModel) -> None:
@@ -192,7 +186,9 @@ def inference_over(
     """One that there is already, or a new one."""
     if isinstance(models, Inference):
         return models
-    limits = Limits(config.max_request_rows, config.max_tensor_elements)
+    limits = RequestLimits(
+        config.max_request_rows, config.max_tensor_elements, config.max_json_bytes
+    )
     return Inference(
         models, name=config.server_name, version=version, regions=regions, limits=limits
     )

@@ -9,16 +9,16 @@ from typing import Any
 
 from headway.errors import UnknownModel
 from headway.hosting.registry import (
-    IndexEntry,
     Loader,
     Registry,
     ServedModel,
+    VersionEntry,
     unknown_model,
 )
 from headway.server.auth.keys import Caller
 
 
-class Models:
+class VisibleModels:
     """A key's models only; an error names no others."""
 
     def __init__(self, registry: Registry) -> None:
@@ -44,7 +44,7 @@ class Models:
         with self._allowed(caller, name, version):
             return await self.registry.wait_ready(name, version, timeout_s=timeout_s)
 
-    # ---- what there is
+    # ---- names and states
 
     def names(self, caller: Caller | None) -> list[str]:
         names = self.registry.names()
@@ -74,7 +74,7 @@ class Models:
             self.get(caller, name)
         return self.versions(caller, name)
 
-    def index(self, caller: Caller | None) -> list[IndexEntry]:
+    def index(self, caller: Caller | None) -> list[VersionEntry]:
         found = self.registry.index()
         return found if caller is None else [each for each in found if caller.may_use(each.name)]
 

@@ -1,7 +1,6 @@
 """What a v2 request wants beside its answer: its parameters and headers as an `Ask`."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Literal
 
 import msgspec
@@ -10,11 +9,10 @@ from headway.errors import InvalidInput
 from headway.hosting.explaining import Story, is_asked_for
 from headway.hosting.registry import PLAIN, Ask, ServedModel
 from headway.server.auth.keys import Caller
-from headway.server.bodies.background import background
-from headway.server.bodies.json_body import SMALL_BYTES, in_words
-from headway.server.bodies.outline import outline_of
+from headway.server.bodies.json_body import in_words
 from headway.server.bodies.own_headers import DEADLINE, OWN, has_own
 from headway.server.service.inference import Inference
+from headway.server.service.model_tasks import Task, check_does
 from headway.server.service.requests import Parameters, Scalar
 from headway.wire.headers import WireHeaders
 from headway.wire.messages import Request
@@ -34,7 +32,6 @@ _HEADERS = frozenset(
 )
 _FOR_EVER_US = 10**15  # thirty years: whatever is longer is a number no clock can be added to
 _NO = frozenset(["", "0", "false", "no", "off"])
-_LISTS_LEVEL = 2  # of {"inputs":[…]}
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
     "high": "high",
     "normal": "normal",
@@ -88,13 +85,6 @@ def check_count(parameters: int) -> None:
     """Before anything is done for each of them."""
     if parameters > MAX_PARAMETERS:
         raise InvalidInput(f"{parameters} parameters; at most {MAX_PARAMETERS} are allowed")
-
-
-def no_query(request: Request) -> None:
-    """For routes whose wishes stand in the body: what a query says would be dropped."""
-    if request.query:
-        name = request.query.partition("&")[0].partition("=")[0]
-        raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
@@ -153,17 +143,24 @@ async def find_or_wake(
     found = inference.models.find_ready(request.caller, name, version)
     if found is not None:
         return found
-    deadline_ms = ask_of(await _parameters(head), request).deadline_ms
+    deadline_ms = ask_of(_parameters(head), request).deadline_ms
     found, left_ms = await inference.wake(request.caller, name, version, deadline_ms)
     if left_ms is not None:
         request.headers = {**request.headers, DEADLINE: str(left_ms)}
     return found
 
 
-async def _parameters(head: bytes) -> Parameters:
+async def find_for_task(
+    inference: Inference, request: Request, name: str, task: Task
+) -> ServedModel:
+    """The same, for a route that asks for this task."""
+    served = await find_or_wake(inference, request, name)
+    check_does(served, task)
+    return served
+
+
+def _parameters(head: bytes) -> Parameters:
     try:
-        if len(head) > SMALL_BYTES:
-            head = (await background.run(partial(outline_of, head, _LISTS_LEVEL)))[0]
         return msgspec.json.decode(head or b"{}", type=_Head).parameters or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {in_words(error)}") from error

@@ -9,19 +9,19 @@ from msgspec import Meta, Struct
 
 from headway.errors import InvalidInput
 from headway.server.service.dtypes import BYTES, Datatype
-from headway.server.service.json_data import FEW, not_json
+from headway.server.service.json_data import not_json
 from headway.server.service.tensors import Array, TensorSignature, objects
 
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]
-LARGE_ANSWER = FEW  # elements in JSON or texts: encoding takes some milliseconds
-LONG_TEXTS = 2**16  # characters of texts, however few they are: several come at a time
-LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers, likewise
+LARGE_ANSWER = 2**15  # elements in JSON or texts: encoding takes some milliseconds
+_LONG_TEXTS = 2**18  # characters of texts: the same time
+_LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers: the same time
 Count = Annotated[int, Meta(ge=0)]
 
 
 class SharedParameters(TypedDict, total=False):
-    """Where a tensor lies, if it is not in the request."""
+    """Where a tensor is, if it is not in the request."""
 
     shared_memory_region: str | None
     shared_memory_byte_size: Count | None
@@ -43,7 +43,7 @@ _OF_OUTPUTS = tuple(OutputParameters.__annotations__)
 
 
 class SharedSlice(Struct, frozen=True):
-    """Where in a registered region a tensor lies."""
+    """The place of a tensor in a registered region."""
 
     region: str
     offset: int
@@ -169,15 +169,15 @@ def is_large_json(array: Array) -> bool:
 def is_large_raw(array: Array) -> bool:
     if array.size <= LARGE_ANSWER:
         return array.dtype.kind in "OSU" and _has_long_texts(array)
-    return array.dtype.hasobject or array.nbytes > LARGE_ANSWER_BYTES
+    return array.dtype.hasobject or array.nbytes > _LARGE_ANSWER_BYTES
 
 
 def _has_long_texts(array: Array) -> bool:
     """For an array of a few."""
     if not array.dtype.hasobject:
-        return array.nbytes > LONG_TEXTS
+        return array.nbytes > _LONG_TEXTS
     found = array.ravel().tolist()
-    return sum(len(each) for each in found if isinstance(each, str | bytes)) > LONG_TEXTS
+    return sum(len(each) for each in found if isinstance(each, str | bytes)) > _LONG_TEXTS
 
 
 def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:

@@ -1,24 +1,28 @@
-"""What a row of the routing table says: the path, its handler, the right it takes, how its errors
-are spelled, and its direct way, if it has one. Each family in `api/` has its rows."""
+"""A row of the routing table: the path, its handler, the right it takes, its errors, its
+bodies, and its direct path, if it has one. Each family in `families/` has its rows."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from headway.errors import InvalidInput
+from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
+from headway.server.bodies.json_body import decode_fields
+from headway.server.service.model_tasks import Task
 from headway.server.service.openai_errors import openai_error
 from headway.server.service.triton_words import in_tritons_words
-from headway.wire.messages import Answer, Headers, Pending, Refusal
+from headway.wire.messages import JSON, Answer, ErrorResponse, Headers, Pending, Request
 
-Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)
+Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, its decoded body, **params)
 
 
 # (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or
 # gives None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
-# Whether headers wish for nothing that only the general way gives.
+# Whether the headers ask for nothing that only the general path does.
 IsDirect: TypeAlias = Callable[[dict[bytes, bytes]], bool]
 
 
@@ -37,7 +41,7 @@ class Errors(Enum):
         code: str,
         param: str | None = None,
         headers: Headers = (),
-    ) -> Refusal:
+    ) -> ErrorResponse:
         # A model's words may hold what no encoding can carry: half of a surrogate pair.
         message = message.encode("utf-8", "replace").decode()
         error: Any = message
@@ -45,7 +49,30 @@ class Errors(Enum):
             error = in_tritons_words(code, message)
         elif self is Errors.OPENAI:
             error = openai_error(status, message, code=code, param=param)
-        return Refusal(msgspec.json.encode({"error": error}), status, code=code, headers=headers)
+        return ErrorResponse(
+            msgspec.json.encode({"error": error}), status, code=code, headers=headers
+        )
+
+
+class Takes(NamedTuple):
+    """The body of a route's requests."""
+
+    kind: Any  # its type
+    example: Mapping[str, Any] = {}
+    example_of: Callable[[ServedModel], Any] | None = None  # instead: of each model; None: none
+    names_model: bool = False  # in a field `model`
+    is_decoded: bool = True  # the handler gets it after the request; False: it reads the body
+    is_optional: bool = False  # an empty body is `{}`
+    null_is_absence: bool = True
+    media: str = JSON
+    others: tuple[str, ...] = ()  # media types of bodies that are no JSON
+
+
+class Gives(NamedTuple):
+    """The body of a route's answers."""
+
+    kind: Any = None  # the type of its JSON, or a tuple of types; None: it is never JSON
+    others: tuple[str, ...] = ()  # media types beside JSON
 
 
 class Route(NamedTuple):
@@ -57,9 +84,38 @@ class Route(NamedTuple):
     direct: DirectHandler | None = None
     is_direct: IsDirect | None = None  # None: whatever the headers
     may_compress: bool = False  # answers, on request
+    # What `/openapi.json` and `docs/reference/http.md` say of it.
+    summary: str = ""
+    description: str = ""
+    tag: str = ""  # the protocol; empty: not in `/openapi.json`
+    takes: Takes | None = None
+    gives: Gives = Gives()
+    task: Task | None = None  # of the models that answer; None: any
 
 
-class Family(Protocol):
+def decoding(route: Route, limit_bytes: int) -> Handler:
+    """The route's handler, which gets the request's body decoded, as `takes` says."""
+    takes, handler = route.takes, route.handler
+    if takes is None or not takes.is_decoded:
+        return handler
+    default = b"{}" if takes.is_optional else b""
+
+    async def decoded(request: Request, **params: str) -> Answer:
+        no_query(request)
+        body = await decode_fields(request, takes.kind, default=default, limit_bytes=limit_bytes)
+        return await handler(request, body, **params)
+
+    return decoded
+
+
+def no_query(request: Request) -> None:
+    """For routes whose options are in the body: those of a query would be ignored."""
+    if request.query:
+        name = request.query.partition("&")[0].partition("=")[0]
+        raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")
+
+
+class RouteFamily(Protocol):
     """Handlers that share a protocol."""
 
     def routes(self) -> list[Route]: ...

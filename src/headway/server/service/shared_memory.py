@@ -29,7 +29,7 @@ class SharedRegion(TypedDict):
     byte_size: Annotated[int, Meta(ge=0)]
 
 
-class Region(NamedTuple):
+class SharedMapping(NamedTuple):
     name: str
     key: str
     offset: int
@@ -50,7 +50,7 @@ class SharedRegions:
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         self._folder = folder
-        self._regions: dict[str, Region] = {}
+        self._regions: dict[str, SharedMapping] = {}
 
     def register(self, name: str, key: str, *, offset: int, byte_size: int) -> None:
         if name in self._regions:
@@ -71,7 +71,7 @@ class SharedRegions:
             raise InvalidInput(
                 f"region {name!r}: {key!r} has {held} bytes, {offset + byte_size} are asked for"
             )
-        self._regions[name] = Region(name, key, offset, byte_size, descriptor)
+        self._regions[name] = SharedMapping(name, key, offset, byte_size, descriptor)
 
     def unregister(self, name: str) -> None:
         """Forget a region; one that is not there is forgotten already."""
@@ -83,7 +83,7 @@ class SharedRegions:
         for name in list(self._regions):
             self.unregister(name)
 
-    def list(self, name: str = "") -> list[Region]:
+    def list(self, name: str = "") -> list[SharedMapping]:
         return list(self._regions.values()) if not name else [self._get(name)]
 
     def check(self, where: SharedSlice) -> None:
@@ -109,13 +109,13 @@ class SharedRegions:
                 f"region {where.region!r}: there is room for {written} of {len(data)} bytes"
             )
 
-    def _get(self, name: str) -> Region:
+    def _get(self, name: str) -> SharedMapping:
         region = self._regions.get(name)
         if region is None:
             raise InvalidInput(f"shared memory region {name!r} is not registered")
         return region
 
-    def _slice(self, where: SharedSlice) -> Region:
+    def _slice(self, where: SharedSlice) -> SharedMapping:
         region = self._get(where.region)
         if where.offset + where.byte_size > region.byte_size:
             raise InvalidInput(
@@ -140,7 +140,7 @@ class SharedRegions:
 
 
 class RefusedRegions:
-    """For a caller that may not name a region: what lies there may be anybody's."""
+    """For a caller that may not name a region: it may hold another caller's data."""
 
     def __init__(self, error: Forbidden) -> None:
         self._error = error

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy
 
+from headway.config import MAX_JSON_BYTES
 from headway.errors import InputTooLarge, InvalidInput, ModelFailed, called
 from headway.model import Tensor
-from headway.server.bodies.background import AT_ONCE, Steps
 from headway.server.service.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
 
 Array: TypeAlias = numpy.ndarray[Any, Any]
@@ -21,17 +21,16 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 MAX_RANK = 32
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """Of one request."""
 
     rows: int = 65536
     elements: int = 2**24
+    json_bytes: int = MAX_JSON_BYTES
 
 
-NORMAL = Limits()
+NORMAL = RequestLimits()
 MAX_TEXTS = 2**20  # elements of BYTES: each becomes an object
-_READ_AT_ONCE = 2**12  # of them
-TEXT_STEP = 2**18  # characters of one that are encoded in one go
 _LARGEST_ELEMENT = 8  # bytes, of numbers
 
 _LENGTH = struct.Struct("<I")
@@ -60,13 +59,11 @@ def count_elements(name: str, shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def from_raw(
-    name: str, datatype: Datatype, shape: Sequence[int], raw: Buffer, steps: Steps = AT_ONCE
-) -> Array:
+def from_raw(name: str, datatype: Datatype, shape: Sequence[int], raw: Buffer) -> Array:
     """An array over `raw`: a read-only view without a copy, except for BYTES and BF16."""
     count = count_elements(name, shape)
     if datatype is BYTES:
-        flat = _read_bytes(name, raw, count, steps)
+        flat = _read_bytes(name, raw, count)
     else:
         expected = count * datatype.wire.itemsize
         if len(raw) != expected:
@@ -80,14 +77,13 @@ def from_raw(
     return shaped(name, flat, shape)
 
 
-def to_raw(array: Array, datatype: Datatype, steps: Steps = AT_ONCE) -> bytes:
+def to_raw(array: Array, datatype: Datatype) -> bytes:
     """What goes on the wire: little-endian, row-major."""
     if datatype is BYTES:
         parts: list[bytes] = []
-        for text in array.ravel().tolist():
-            encoded = encoded_text(text, steps)
-            parts += (_LENGTH.pack(sum(map(len, encoded))), *encoded)
-        return b"".join(parts)  # of much, other threads run meanwhile
+        for text in texts(array):
+            parts += (_LENGTH.pack(len(text)), text)
+        return b"".join(parts)
     if datatype is BF16:
         return narrow(array).tobytes()
     return array.astype(datatype.wire, copy=False).tobytes()
@@ -101,25 +97,21 @@ def shaped(name: str, flat: Array, shape: Sequence[int]) -> Array:
 
 
 def texts(array: Array) -> Iterable[bytes]:
-    """The elements of a BYTES array, whatever the model made it of."""
+    """The elements of a BYTES array, whether the model gave bytes or texts."""
     for element in array.ravel().tolist():
-        yield b"".join(encoded_text(element, AT_ONCE))
+        if isinstance(element, str):
+            yield _utf8(element)
+        elif isinstance(element, bytes):
+            yield element
+        else:
+            raise ModelFailed(f"a BYTES tensor holds a {type(element).__name__}, not bytes or str")
 
 
-def encoded_text(element: Any, steps: Steps) -> Sequence[bytes]:
-    """One element of a BYTES array, a long one in parts: to encode it takes a millisecond a
-    megabyte, in which no other thread runs."""
-    if isinstance(element, bytes):
-        return (element,)
-    if not isinstance(element, str):
-        raise ModelFailed(f"a BYTES tensor holds a {type(element).__name__}, not bytes or str")
-    if len(element) <= TEXT_STEP:
-        return (element.encode(),)
-    parts = []
-    for start in range(0, len(element), TEXT_STEP):
-        parts.append(element[start : start + TEXT_STEP].encode())
-        steps.rest()
-    return parts
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise ModelFailed(f"the result cannot be written as text: {error}") from None
 
 
 def widen(halves: Array) -> Array:
@@ -141,7 +133,7 @@ def objects(elements: Sequence[bytes]) -> Array:
     return array
 
 
-def _read_bytes(name: str, raw: Buffer, count: int, steps: Steps) -> Array:
+def _read_bytes(name: str, raw: Buffer, count: int) -> Array:
     if count * _LENGTH.size > len(raw):
         raise InvalidInput(
             f"{called(name)}: {count} BYTES elements need {count * _LENGTH.size} bytes or more, "
@@ -150,8 +142,6 @@ def _read_bytes(name: str, raw: Buffer, count: int, steps: Steps) -> Array:
     array = numpy.empty(count, object)
     at, end = 0, len(raw)
     for index in range(count):
-        if index % _READ_AT_ONCE == _READ_AT_ONCE - 1:
-            steps.rest()
         start = at + _LENGTH.size
         at = start + _LENGTH.unpack_from(raw, at)[0] if start <= end else end + 1
         if at > end:
@@ -165,7 +155,7 @@ def _read_bytes(name: str, raw: Buffer, count: int, steps: Steps) -> Array:
 
 
 class Promised(NamedTuple):
-    """What a request says of one of its tensors."""
+    """The shape and size of one tensor, as its request announces them."""
 
     name: str
     datatype: Datatype
@@ -176,21 +166,27 @@ class Promised(NamedTuple):
 class TensorSignature:
     """What a model takes and gives, ready to be held against requests."""
 
-    __slots__ = ("has_rows", "inputs", "max_elements", "max_rows", "outputs", "takes_bytes")
+    __slots__ = (
+        *("converts_raw", "has_rows", "inputs", "max_elements", "max_json_bytes", "max_rows"),
+        "outputs",
+    )
 
     def __init__(
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        limits: Limits = NORMAL,
+        limits: RequestLimits = NORMAL,
         *,
         has_rows: bool = True,
     ) -> None:
         """`has_rows`: whether the first axis of every tensor is its rows."""
         self.has_rows = has_rows
-        self.max_rows, self.max_elements = limits
+        self.max_rows, self.max_elements, self.max_json_bytes = limits
         self.inputs = {each.name: (of_tensor(each), each.shape) for each in inputs}
-        self.takes_bytes = not inputs or any(each is BYTES for each, _ in self.inputs.values())
+        # Whether raw data is copied, not only looked at.
+        self.converts_raw = not inputs or any(
+            each is BYTES or each is BF16 for each, _ in self.inputs.values()
+        )
         self.outputs = {each.name: of_tensor(each) for each in outputs}
 
     def check_promised(self, promised: Sequence[Promised], shared_bytes: int = 0) -> None:
@@ -291,10 +287,10 @@ def _names_differ(
 ) -> str:
     missing = [repr(name) for name in wanted if name not in arrays]
     unknown = [repr(name) for name in arrays if name not in wanted]
-    told = [f"input {', '.join(unknown)} is unknown"] if unknown else []
+    parts = [f"input {', '.join(unknown)} is unknown"] if unknown else []
     if missing and not only_unknown:
-        told.append(f"input {', '.join(missing)} is missing")
-    return f"{', and '.join(told)}; the model takes {', '.join(wanted)}"
+        parts.append(f"input {', '.join(missing)} is missing")
+    return f"{', and '.join(parts)}; the model takes {', '.join(wanted)}"
 
 
 def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:

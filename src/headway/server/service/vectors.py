@@ -31,8 +31,8 @@ def texts_of(given: str | list[Any], field: str) -> list[str | list[int]]:
 
 def token_ids_of(served: ServedModel) -> dict[str, Any] | None:
     """Which it takes, as the model says it; None: it takes none."""
-    said: dict[str, Any] | None = getattr(getattr(served, "model", None), "token_ids", None)
-    return said
+    found: dict[str, Any] | None = getattr(getattr(served, "model", None), "token_ids", None)
+    return found
 
 
 def check_ids(texts: list[str | list[int]], served: ServedModel, field: str) -> None:

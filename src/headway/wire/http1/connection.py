@@ -5,11 +5,11 @@ The hot path (a whole request in one read) costs one task and one write, and set
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from headway.errors import Closed
-from headway.wire.application import Application
+from headway.wire.application import HttpApplication
 from headway.wire.body_room import BodyRoom
 from headway.wire.connections import client_of
 from headway.wire.headers import WireHeaders, request_id
@@ -17,13 +17,12 @@ from headway.wire.http1 import half_close, wire
 from headway.wire.http1.deadline import Deadline
 from headway.wire.http1.exchange import SMALL, Exchange
 from headway.wire.http1.parser import RequestParser
-from headway.wire.http1.turns import Phase, Received, Refused, Turn
-from headway.wire.limits import Limits
-from headway.wire.round_robin import RoundRobin
+from headway.wire.http1.received import Phase, Received, RequestRefused, Turn
+from headway.wire.limits import ConnectionLimits
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
-_READ_S = 1e-4  # what a full read takes
 _AT_ONCE = 4 * 2**10  # bytes of a read
 _NOTHING = memoryview(b"")
 
@@ -32,7 +31,7 @@ class Owner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
-    turns: RoundRobin  # of work that would hold all connections up
+    turns: ReadTurns  # of connections that send much
     writes: Writes  # of streams
     buffer: memoryview  # that all connections read into, one after the other
 
@@ -69,7 +68,11 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, app: Application, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner
+        self,
+        app: HttpApplication,
+        config: ConnectionLimits,
+        loop: asyncio.AbstractEventLoop,
+        owner: Owner,
     ) -> None:
         self._app = app
         self._config = config
@@ -78,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = owner.buffer
         self.writes = owner.writes
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
-        self.client = ""  # whose turn it is; until connected
+        self.client = ""  # its address; until connected
         self._parser = RequestParser(self, config, owner.room)
         self._exchange = Exchange(app, loop, self)
         self._deadline = Deadline(loop, self._expire)
@@ -90,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owes_continue = False
         self._unsent_bytes = 0  # when we last looked
         self._unparsed: memoryview | None = None  # of a read, until it is our turn
-        self._is_queued = False  # it is not: other clients have theirs, and nothing is read
+        self._is_queued = False  # for its turn; until then nothing is read
 
     @property
     def is_idle(self) -> bool:
@@ -113,8 +116,8 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline.set(self._config.header_timeout_s)
             return
         self._is_over = True
-        if full:  # in turns: hundreds may be accepted at once
-            self._owner.turns.begin(self.client, self._turned_away(full))
+        if full:
+            self._refuse(RequestRefused(503, "too_many_connections", full))
         else:
             self.transport.abort()
 
@@ -181,21 +184,18 @@ class Connection(asyncio.BufferedProtocol):
     # --- reading, in turns
 
     def _wait_turn(self) -> None:
-        """Of this client. uvloop would read 32 times before the others have theirs."""
+        """uvloop would read 32 times before other connections are read."""
         if not self._is_queued and not self.transport.is_closing():
             self._is_queued = True
             self.transport.pause_reading()
-            self._owner.turns.begin(self.client, self._turn())
+            self._owner.turns.wait(self._read_on)
 
-    def _turn(self) -> Iterator[float]:
-        """The rest of a read, until requests wait for those before them; then the next read."""
-        while self._unparsed is not None and not self._is_held_up:
-            self._unparsed = self._parse_piece(self._unparsed) or None
-            yield 0.0
+    def _read_on(self) -> None:
+        """A piece of what has been read, or the next read."""
         self._is_queued = False
-        if self._unparsed is None:
-            self._resume_reading()
-            yield _READ_S
+        if self._unparsed is not None and not self._is_held_up:
+            self._unparsed = self._parse_piece(self._unparsed) or None
+        self._resume_reading()
 
     def _resume_reading(self) -> None:
         """Unless there is another reason not to, which ends by itself."""
@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         parser = self._parser
         try:
             is_http = parser.feed(data)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             refusal.__traceback__ = refusal.__context__ = refusal.__cause__ = None  # frames
             self._refuse(refusal)
             return
@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def check_head(self, headers: WireHeaders) -> None:
         rejection = self._app.reject_head(headers)
         if rejection is not None:
-            raise Refused(*rejection)
+            raise RequestRefused(*rejection)
 
     def on_expect(self) -> None:
         if self._is_between:
@@ -291,9 +291,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- the exchange calls
 
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._owner.turns.call(self.client, callback)
-
     def on_answered(self, *, keep_alive: bool) -> None:
         """On with the next request, or wait for one."""
         if self._parser.holds_room:
@@ -318,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_turn(self) -> None:
         turn = self._waiting.popleft()
-        if isinstance(turn, Refused):
+        if isinstance(turn, RequestRefused):
             self._send_refusal(turn)
         else:
             self._start(turn)
@@ -382,13 +379,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         else:
             self._is_over = True
-            refusal = Refused(503, "closed", "the server is stopping")
+            refusal = RequestRefused(503, "closed", "the server is stopping")
             transport.write(self._encode_refusal(refusal))
             transport.close()
         if task is not None:
             task.cancel()
 
-    def _refuse(self, refusal: Refused) -> None:
+    def _refuse(self, refusal: RequestRefused) -> None:
         """The last answer of this connection, after those that come before it."""
         self._is_over = True
         self._parser.forget_body()
@@ -398,12 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._wait(refusal)
 
-    def _turned_away(self, why: str) -> Iterator[float]:
-        if not self.transport.is_closing():
-            self._refuse(Refused(503, "too_many_connections", why))
-        yield 0.0
-
-    def _send_refusal(self, refusal: Refused) -> None:
+    def _send_refusal(self, refusal: RequestRefused) -> None:
         self.transport.write(self._encode_refusal(refusal))
         if self.transport.can_write_eof():
             # Closing on unread bytes makes the kernel reset the connection, and the client would
@@ -413,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._close()
 
-    def _encode_refusal(self, refusal: Refused) -> bytes:
+    def _encode_refusal(self, refusal: RequestRefused) -> bytes:
         self._app.note_error(refusal.code)
         path = self._parser.url.decode("latin-1").partition("?")[0]
         response = self._app.refuse(
@@ -443,4 +435,4 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
         else:
             what = "head" if self._parser.phase is Phase.HEAD else "body"
-            self._refuse(Refused(408, "timeout", f"the {what} of the request took too long"))
+            self._refuse(RequestRefused(408, "timeout", f"the {what} of the request took too long"))

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from headway.errors import HeadwayError
-from headway.wire.application import Application
+from headway.wire.application import HttpApplication
 from headway.wire.body_room import joined
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
 from headway.wire.headers import request_id
 from headway.wire.http1 import wire
-from headway.wire.http1.turns import Received, request_of
+from headway.wire.http1.received import Received, request_of
 from headway.wire.messages import Pending, Response, StreamResponse
 from headway.wire.writes import StreamSink, Writes
 
@@ -29,8 +29,6 @@ class Link(Protocol):
     is_last: bool  # no request comes after this one
     writes: Writes  # of streams
 
-    def call_in_turn(self, callback: Callable[[], object]) -> None: ...
-
     def on_answered(self, *, keep_alive: bool) -> None: ...
 
 
@@ -40,9 +38,6 @@ class _Gone:
     client = ""
     is_last = True
     writes = Writes(0.0)
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        pass
 
     def on_answered(self, *, keep_alive: bool) -> None:
         pass
@@ -67,7 +62,7 @@ class Exchange:
         "writable",
     )
 
-    def __init__(self, app: Application, loop: asyncio.AbstractEventLoop, link: Link) -> None:
+    def __init__(self, app: HttpApplication, loop: asyncio.AbstractEventLoop, link: Link) -> None:
         self._app = app
         self._handle = app.handle
         self._loop = loop
@@ -92,9 +87,6 @@ class Exchange:
             transport.writelines(wire.parts_of_chunk(data, is_chunked=self._is_chunked))
         else:
             transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._link.call_in_turn(callback)
 
     # --- the connection calls
 

@@ -11,23 +11,23 @@ from headway.errors import QueueFull
 from headway.wire.body_room import UNCOUNTED_BYTES, BodyRoom
 from headway.wire.headers import WireHeaders
 from headway.wire.http1 import wire
-from headway.wire.http1.turns import Phase, Received, Refused, request_of
-from headway.wire.limits import Limits
+from headway.wire.http1.received import Phase, Received, RequestRefused, request_of
+from headway.wire.limits import ConnectionLimits
 
 _STEP = 64 * 2**10  # bytes of room that are taken at once
 _PIECE = 4 * 2**10  # bytes that are parsed at a time, where they are not all of one body
 _IN_CHUNKS = 64  # bytes at least: chunks may be full of blank lines
 _JOINED_HERE = 2**18  # bytes of a body: to copy them takes less than a task
-_LONG = 32 * 2**10  # bytes of a body, whose head is looked at first
+_LONG = 32 * 2**10  # bytes of a body: its head is checked before it is read
 _HOST = re.compile(rb"([\w.~%-]*|\[[\da-fA-F:.%]+\])(:\d*)?")
 _END_OF_HEAD = b"\r\n\r\n"
 _BLANK = b"\r\n"  # before a request these mean nothing, and a read may have ten thousand
 _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the parser stops
 
 
-class Listener(Protocol):
+class RequestListener(Protocol):
     def check_head(self, headers: WireHeaders) -> None:
-        """Before a long body is read. Raises Refused."""
+        """Before a long body is read. Raises RequestRefused."""
         ...
 
     def on_expect(self) -> None:
@@ -35,7 +35,7 @@ class Listener(Protocol):
         ...
 
     def on_request(self, body: bytes, parts: Sequence[bytes]) -> None:
-        """A request is whole: its body, or the parts of a large one. Raises Refused."""
+        """A request is whole: its body, or the parts of a large one. Raises RequestRefused."""
         ...
 
 
@@ -61,7 +61,7 @@ class RequestParser:
         "url",
     )
 
-    def __init__(self, listener: Listener, config: Limits, room: BodyRoom) -> None:
+    def __init__(self, listener: RequestListener, config: ConnectionLimits, room: BodyRoom) -> None:
         self._listener = listener
         self._config = config
         self._room = room
@@ -87,7 +87,7 @@ class RequestParser:
         self._read_bytes = size
 
     def feed(self, data: bytes | memoryview) -> bool:
-        """False: what follows is not HTTP. Raises Refused."""
+        """False: what follows is not HTTP. Raises RequestRefused."""
         self.begins_to_wait = False
         try:
             self.http.feed_data(data)
@@ -111,13 +111,13 @@ class RequestParser:
         return data[:size], data[size:]
 
     def left_of_body(self) -> int:
-        """Of one whose length is known."""
+        """The bytes left of a body of known length; else 0."""
         if self.phase is not Phase.BODY:
             return 0
         return int(self.headers.get(b"content-length", 0)) - self._body_bytes
 
     def received(self, body: bytes, parts: Sequence[bytes]) -> Received:
-        """The request that is whole. Raises Refused."""
+        """The request that is whole. Raises RequestRefused."""
         http, headers, url = self.http, self.headers, self.url
         if not url.startswith(b"/"):
             url = _relative(url)
@@ -134,7 +134,7 @@ class RequestParser:
         return self._taken_bytes > 0
 
     def give_back(self, waiting: Sequence[int], *, is_over: bool) -> None:
-        """All room but that of `waiting` requests, of so many bytes, and of what is coming in."""
+        """All room, except that of requests that wait (their sizes) and of the one being read."""
         kept = sum(max(0, size - self._uncounted_bytes) for size in waiting)
         if self.phase is Phase.BODY and not is_over:
             kept += self._allowed_bytes - self._uncounted_bytes
@@ -221,7 +221,7 @@ class RequestParser:
             else:
                 return True
         if not isinstance(error, httptools.HttpParserCallbackError):
-            raise Refused(400, "bad_request", f"malformed HTTP: {error}") from error
+            raise RequestRefused(400, "bad_request", f"malformed HTTP: {error}") from error
         assert error.__context__ is not None, "a callback raised"
         raise error.__context__
 
@@ -244,7 +244,7 @@ class RequestParser:
 
     def _joined(self, name: bytes, value: bytes) -> bytes:
         if name == b"host":
-            raise Refused(400, "bad_request", "the request has two Host headers")
+            raise RequestRefused(400, "bad_request", "the request has two Host headers")
         return self.headers[name] + b", " + value
 
     def _note_partial(self, size: int) -> None:
@@ -261,16 +261,16 @@ class RequestParser:
 
     def _check_host(self, host: bytes | None) -> None:
         if host is None and self.http.get_http_version() != "1.0":
-            raise Refused(400, "bad_request", "the request has no Host header")
+            raise RequestRefused(400, "bad_request", "the request has no Host header")
         if host and not _HOST.fullmatch(host):
-            raise Refused(400, "bad_request", "the Host header is not a host")
+            raise RequestRefused(400, "bad_request", "the Host header is not a host")
 
     def _check_coding(self, coding: bytes) -> None:
         if self.http.get_http_version() == "1.0":
-            raise Refused(400, "bad_request", "HTTP/1.0 has no Transfer-Encoding")
+            raise RequestRefused(400, "bad_request", "HTTP/1.0 has no Transfer-Encoding")
         if coding.strip().lower() != b"chunked":
             text = coding.decode("latin-1")
-            raise Refused(
+            raise RequestRefused(
                 501, "not_implemented", f"Transfer-Encoding {text!r}: only 'chunked' is read"
             )
 
@@ -281,7 +281,7 @@ class RequestParser:
 
     def _check_expectation(self, what: bytes) -> None:
         if what.lower() != b"100-continue":
-            raise Refused(417, "bad_request", "the only expectation we meet is 100-continue")
+            raise RequestRefused(417, "bad_request", "the only expectation we meet is 100-continue")
         if self.http.get_http_version() != "1.0":
             self._listener.on_expect()
 
@@ -292,7 +292,7 @@ class RequestParser:
         try:
             self._room.check(length - self._uncounted_bytes)
         except QueueFull as error:
-            raise Refused(503, error.code, str(error)) from error
+            raise RequestRefused(503, error.code, str(error)) from error
 
     def _take_room(self) -> None:
         limit = self._config.max_body_bytes
@@ -302,17 +302,17 @@ class RequestParser:
         try:
             self._room.take(allowed - self._allowed_bytes)
         except QueueFull as error:
-            raise Refused(503, error.code, str(error)) from error
+            raise RequestRefused(503, error.code, str(error)) from error
         self._taken_bytes += allowed - self._allowed_bytes
         self._allowed_bytes = allowed
 
-    def _too_large(self) -> Refused:
+    def _too_large(self) -> RequestRefused:
         limit = self._config.max_body_bytes
-        return Refused(413, "input_too_large", f"the body is larger than {limit} bytes")
+        return RequestRefused(413, "input_too_large", f"the body is larger than {limit} bytes")
 
-    def _head_too_large(self) -> Refused:
+    def _head_too_large(self) -> RequestRefused:
         limit = self._config.max_header_bytes
-        return Refused(431, "head_too_large", f"the head is larger than {limit} bytes")
+        return RequestRefused(431, "head_too_large", f"the head is larger than {limit} bytes")
 
 
 def _relative(url: bytes) -> bytes:
@@ -322,6 +322,6 @@ def _relative(url: bytes) -> bytes:
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError as error:
-        raise Refused(400, "bad_request", "the URL is not valid") from error
+        raise RequestRefused(400, "bad_request", "the URL is not valid") from error
     path = parsed.path or b"/"
     return path + b"?" + parsed.query if parsed.query else path

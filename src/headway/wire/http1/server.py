@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable
 from typing import Self
 
-from headway.wire.application import Application
+from headway.wire.application import HttpApplication
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.connection import Connection
 from headway.wire.limits import Listening
@@ -20,7 +20,7 @@ class HttpServer(Port[Connection]):
 
     def __init__(
         self,
-        app: Application,
+        app: HttpApplication,
         config: Listening,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,

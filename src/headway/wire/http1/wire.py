@@ -11,7 +11,7 @@ from headway.wire.messages import Headers, Response, StreamResponse
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 CLOSE = b"\r\nConnection: close"
-KEEP_ALIVE = b"\r\nConnection: keep-alive"  # HTTP/1.0 clients must be told
+KEEP_ALIVE = b"\r\nConnection: keep-alive"  # HTTP/1.0 clients need it
 _NO_BODY = frozenset([204, 304])
 _MOST_STARTS = 256
 _UPGRADE = (b"upgrade", b"http2-settings")  # headers, and the words of `Connection` that name them

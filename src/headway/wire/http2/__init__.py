@@ -2,7 +2,6 @@
 
 `frames.py`, `heads.py`, `huffman.py`, `inbox.py` and `budget.py` are pure: bytes in, values out. A
 connection is `connection.py` (what comes in) on `lifetime.py` (what it costs, how it ends) on
-`sending.py`; these hold the rules of HTTP/2, `call.py` those of gRPC. The reasons are in
-docs/decisions/0014-own-grpc-stack.md, those of the limits in 0038-http2-budgets.md, those of the
-turns in 0075-one-slice-a-turn.md.
+`sending.py`; these hold the rules of HTTP/2, `call.py` those of gRPC. The reasons for all this, and
+for its limits, are in docs/decisions/0014-own-grpc-stack.md.
 """

@@ -34,7 +34,7 @@ class Budget:
         self._at = now
         if self.left >= 0:
             return False
-        self.left = 0  # a debt is not kept: who caused it has been told
+        self.left = 0  # a debt is not kept: its connection has been closed
         return True
 
 
@@ -42,7 +42,7 @@ def address_budget(now: float) -> Budget:
     return Budget(ADDRESS_CAPACITY, ADDRESS_PER_S, now)
 
 
-class Account:
+class PeerAccount:
     """One connection's: its own budget, its address's, and the bytes of all its streams."""
 
     __slots__ = ("_address", "_counted_bytes", "_own", "_room", "held_bytes")
@@ -72,8 +72,8 @@ class Account:
             address.left += units
 
     def hold(self, more_bytes: int) -> None:
-        """Streams hold so many bytes more, or less. The first ones of a connection are not counted,
-        as those of a body over HTTP are not. Raises QueueFull."""
+        """Streams hold this many bytes more, or fewer. The first ones of a connection do not count,
+        as those of a body over HTTP do not. Raises QueueFull."""
         held_bytes = self.held_bytes + more_bytes
         counted = held_bytes - UNCOUNTED_BYTES if held_bytes > UNCOUNTED_BYTES else 0
         change = counted - self._counted_bytes

@@ -3,7 +3,7 @@ that the method sees. It knows no frames and no windows but its own."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from typing import Any, NoReturn, Self
 
@@ -13,7 +13,7 @@ from headway.wire.http2 import heads
 from headway.wire.http2.call_state import WINDOW, CallState, wake
 from headway.wire.http2.frames import Code, StreamFailed
 from headway.wire.http2.heads import Metadata, Value
-from headway.wire.http2.inbox import Broken, Message, TooLong, prefix_of, whole
+from headway.wire.http2.inbox import Broken, GrpcMessage, TooLong, prefix_of, whole
 from headway.wire.http2.status import Aborted, Status
 from headway.wire.writes import StreamSink
 
@@ -22,13 +22,13 @@ ENCODINGS = frozenset(["identity", "gzip", "deflate"])
 _SMALL = 2**10  # bytes of a whole message that are not counted
 
 
-class Call(CallState):
+class GrpcCall(CallState):
     __slots__ = ()
 
     # ---- the connection calls
 
     def start(self, head_bytes: int) -> None:
-        """Its head is here; so much of it is worth counting."""
+        """The head has arrived; `head_bytes` of it are counted."""
         if head_bytes or self.method.takes_stream:
             try:
                 self._base_bytes = head_bytes
@@ -43,7 +43,7 @@ class Call(CallState):
             self._deadline = loop.time() + self.head.timeout_s
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
         if self.method.takes_stream:
-            self._work = self._wire.create_task(self._run(_Requests(self)))
+            self._work = self._wire.loop.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
         """`size_bytes` counts against its window. Raises StreamFailed."""
@@ -111,7 +111,7 @@ class Call(CallState):
             self._work = direct.start(request, self)
             if self._work is not None:
                 return
-        self._work = self._wire.create_task(self._run(request), len(data))
+        self._work = self._wire.loop.create_task(self._run(request))
 
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox
@@ -129,11 +129,11 @@ class Call(CallState):
         if not message.is_compressed:
             self._begin(message.data)
         else:
-            self._work = self._wire.create_task(self._run_packed(message))
+            self._work = self._wire.loop.create_task(self._run_packed(message))
 
     # ---- running
 
-    async def _run_packed(self, message: Message) -> None:
+    async def _run_packed(self, message: GrpcMessage) -> None:
         try:
             request = self.method.parse(await self._unpacked(message))
         except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
@@ -146,7 +146,7 @@ class Call(CallState):
         try:
             await self._respond(request)
         except Aborted:
-            pass  # it has said why
+            pass  # the status has been sent
         except asyncio.CancelledError as error:
             if is_asked_to_stop(error):
                 raise
@@ -166,25 +166,20 @@ class Call(CallState):
         else:
             response = await result
             if not method.gives_stream:
-                self._answer_once(*self._parts_of(response))
+                self._answer_once(method.serialise(response))
                 return
         self.end(self._code, self._details)
 
-    def _answer_once(self, *parts: bytes) -> None:
+    def _answer_once(self, body: bytes) -> None:
         if self.is_over:
             return
-        is_plain = len(parts) == 1 and self._code is Status.OK and not self._trailing
+        is_plain = self._code is Status.OK and not self._trailing
         if is_plain and self.head_block is heads.HEAD_BLOCK:
             self.is_over = True
-            self._wire.send_answer(self, parts[0])
+            self._wire.send_answer(self, body)
         else:
-            self._wire.send(self, prefix_of(*parts), *parts)
+            self._wire.send(self, prefix_of(body), body)
             self.end(self._code, self._details)
-
-    def _parts_of(self, message: Any) -> Sequence[bytes]:
-        """A large one is not put together: see `server/grpc/large.py`."""
-        parts = getattr(message, "parts", None)
-        return (self.method.serialise(message),) if parts is None else parts()
 
     def _expire(self) -> None:
         if self.is_over:
@@ -205,7 +200,7 @@ class Call(CallState):
             self._refuse_request(error)
             return await self._wire.loop.create_future()  # until the call is cancelled: it is
 
-    async def _wait_message(self) -> Message | None:
+    async def _wait_message(self) -> GrpcMessage | None:
         inbox = self._inbox
         assert inbox is not None, "a call of one request has been read"
         while not self.is_over:
@@ -227,8 +222,8 @@ class Call(CallState):
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
         if not self.is_over:  # the client has left
-            parts = self._parts_of(message)
-            self._wire.send(self, prefix_of(*parts), *parts)
+            body = self.method.serialise(message)
+            self._wire.send(self, prefix_of(body), body)
         while (writable := self.writable) is not None:
             await writable
 
@@ -238,9 +233,6 @@ class Call(CallState):
         """Framed messages; where there is no room, they wait."""
         if not self.is_over:  # the client has left
             self._wire.send(self, data)
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._wire.call_in_turn(callback)
 
     def sink(self) -> StreamSink:
         """For one of the streams that it answers with."""
@@ -316,7 +308,7 @@ class Call(CallState):
 class _Requests:
     """All requests of a call, as its method reads them."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GrpcCall) -> None:
         self._call = call
 
     def __aiter__(self) -> Self:

@@ -7,8 +7,8 @@ from typing import Any
 from headway.errors import HeadwayError, QueueFull
 from headway.wire.compression import decompress
 from headway.wire.http2 import heads
-from headway.wire.http2.heads import Head, Metadata, Value
-from headway.wire.http2.inbox import Broken, Inbox, Message, TooLong
+from headway.wire.http2.heads import CallHead, Metadata, Value
+from headway.wire.http2.inbox import Broken, GrpcMessage, MessageInbox, TooLong
 from headway.wire.http2.method import Method, Wire
 from headway.wire.http2.outbox import Outbox
 from headway.wire.http2.status import Status
@@ -57,7 +57,7 @@ class CallState:
     )
 
     def __init__(
-        self, wire: Wire, stream_id: int, head: Head, method: Method, window: int, now: float
+        self, wire: Wire, stream_id: int, head: CallHead, method: Method, window: int, now: float
     ) -> None:
         self._wire = wire
         self.method = method
@@ -77,7 +77,7 @@ class CallState:
         self.caller: Any = None  # what the server's `admit` found
         self.due_at: float  # by when a slow peer should have taken the outbox
 
-        self._inbox: Inbox | None = None
+        self._inbox: MessageInbox | None = None
         self._owed = 0  # bytes received and not yet given back to its window
         self._base_bytes = 0  # counted as long as it lives
         self._held_bytes = 0  # that its connection counts
@@ -98,14 +98,14 @@ class CallState:
         limit_bytes = self._wire.limit_bytes
         return min(limit_bytes, OPEN_BYTES) if self.method.is_open else limit_bytes
 
-    def _open_inbox(self) -> Inbox:
+    def _open_inbox(self) -> MessageInbox:
         """What comes in parts is held, and counted: a plain request never comes here."""
         self._base_bytes += CALL_BYTES
         self._hold(0)
-        self._inbox = Inbox(self._limit_bytes())
+        self._inbox = MessageInbox(self._limit_bytes())
         return self._inbox
 
-    async def _unpacked(self, message: Message) -> bytes:
+    async def _unpacked(self, message: GrpcMessage) -> bytes:
         """And counted: a small message may be a large one, packed."""
         data, limit = message.data, self._limit_bytes()
         if not message.is_compressed:

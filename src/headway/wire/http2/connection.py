@@ -11,24 +11,21 @@ from typing import NamedTuple, cast
 
 from headway.wire.connections import client_of
 from headway.wire.http2 import frames, heads
-from headway.wire.http2.budget import Account
-from headway.wire.http2.call import ENCODINGS, Call
+from headway.wire.http2.budget import PeerAccount
+from headway.wire.http2.call import ENCODINGS, GrpcCall
 from headway.wire.http2.call_state import WINDOW
 from headway.wire.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
-from headway.wire.http2.gathering import GatheringTransport
-from headway.wire.http2.heads import Head, HeadReader
+from headway.wire.http2.heads import CallHead, HeadReader
+from headway.wire.http2.joined_writes import GatheringTransport
 from headway.wire.http2.lifetime import RESET_COSTS, Lifetime, Owner
 from headway.wire.http2.method import Method
-from headway.wire.http2.status import Refusal, Status
-from headway.wire.limits import Limits
+from headway.wire.http2.status import CallRefusal, Status
+from headway.wire.limits import ConnectionLimits
 
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
 CONNECTION_WINDOW = 2**24
-AT_ONCE = 16  # units of a read, plain frames or more for dear ones, before we look at the clock
-_UNIT_S = 1e-5
-_READ_S = 1e-4  # what a full read takes
-_BITS_A_UNIT = 13  # a frame of 16 KiB takes three times as long as an empty one
+AT_ONCE = 64  # frames of a read; the others wait for this connection's next turn
 _FREE_HEAD = 24  # units of a head's cost that a call has for nothing; a reset or refused one pays
 _SMALL_DATA = 256  # bytes of a frame; a smaller one that ends nothing costs more than it brings
 _LARGE_HEAD = 1024  # bytes, decoded; from here on they are counted as long as the call lives
@@ -37,7 +34,7 @@ _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stre
 
 
 class _Partial(NamedTuple):
-    """A header block whose end has not come."""
+    """A header block that is not complete."""
 
     stream_id: int
     flags: int
@@ -48,7 +45,7 @@ class Connection(Lifetime):
     def __init__(
         self,
         find: Callable[[str], Method | None],
-        config: Limits,
+        config: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
         owner: Owner,
         *,
@@ -68,7 +65,6 @@ class Connection(Lifetime):
         self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
         self._is_stopped = False  # the transport reads nothing
         self._owed = 0  # bytes received and not yet given back
-        self._dear_units = 0  # of frames that change many calls
 
     # ---- the transport calls
 
@@ -78,7 +74,7 @@ class Connection(Lifetime):
         self._client = client_of(host)
         self.peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         self._heard_at = self._only_since = now = self.loop.time()
-        self._account = Account(self._owner.budget_of(host), self._owner.room, now)
+        self._account = PeerAccount(self._owner.budget_of(host), self._owner.room, now)
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         first = {
             frames.MAX_CONCURRENT_STREAMS: MAX_CALLS,
@@ -98,7 +94,7 @@ class Connection(Lifetime):
             return  # thrown away
         self.data_received(self._buffer[:size].tobytes())
         if size == len(self._buffer) and self._unread is None and not self._is_over:
-            self._wait_turn(iter(()), _READ_S)  # uvloop would read 32 times before the others
+            self._wait_turn(iter(()))  # uvloop would read 32 times before the others
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -114,17 +110,18 @@ class Connection(Lifetime):
             self._fail(error.code, str(error))
         else:
             found = self._reader.feed(data)
-            if not self._handle(found, AT_ONCE):
-                self._wait_turn(found, self._left_units * _UNIT_S)
+            if not self._handle(found):
+                self._wait_turn(found)
 
-    def _wait_turn(self, found: Iterator[Frame], left_s: float) -> None:
-        self._unread = []
-        self._owner.turns.begin(self._client, self._rest(found, left_s))
+    def _wait_turn(self, found: Iterator[Frame]) -> None:
+        if self._unread is None:
+            self._unread = []
+        self._owner.turns.wait(lambda: self._go_on(found))
         self._set_reading()
 
-    def _handle(self, found: Iterator[Frame], most: int) -> bool:
-        """Frames of so many units. Whether there may be no more."""
-        self._left_units = self._dear_units = 0
+    def _handle(self, found: Iterator[Frame]) -> bool:
+        """Some frames. False: there may be more."""
+        most = AT_ONCE
         try:
             for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
@@ -134,28 +131,21 @@ class Connection(Lifetime):
                     handler(self, flags, stream_id, payload)
                 except StreamFailed as error:
                     self._reset(stream_id, error.code)
-                    most -= RESET_COSTS
                 if self._is_over:  # the handler gave the connection up
                     return True
-                most -= 1 + (len(payload) >> _BITS_A_UNIT)
-                if kind in (frames.HEADERS, frames.CONTINUATION):
-                    most -= self._heads.cost
-                if most <= self._left_units + self._dear_units:
+                most -= 1
+                if not most:
                     return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
         return True
 
-    def _rest(self, found: Iterator[Frame], left_s: float) -> Iterator[float]:
-        """In turns with others; then what came meanwhile. `left_s`: of work that the frames before
-        have left to the next turn."""
-        if left_s:
-            yield left_s
-        while not self._is_over:
-            self._heard_at = self.loop.time()
-            if self._handle(found, AT_ONCE):
-                break
-            yield self._left_units * _UNIT_S
+    def _go_on(self, found: Iterator[Frame]) -> None:
+        """More frames of a read; then what came meanwhile."""
+        self._heard_at = self.loop.time()
+        if not self._is_over and not self._handle(found):
+            self._wait_turn(found)
+            return
         unread, self._unread = self._unread or [], None
         self._set_reading()
         for data in unread:
@@ -243,7 +233,7 @@ class Connection(Lifetime):
                 raise
             if self._heads.cost > _FREE_HEAD:
                 self._charge(self._heads.cost - _FREE_HEAD)
-            if not self._is_last:  # else GOAWAY has said that we do not see it
+            if not self._is_last:  # else we have sent GOAWAY, and ignore it
                 self._open(stream_id, head, is_last=is_last)
             return
         self._heads.decode(block)
@@ -255,7 +245,7 @@ class Connection(Lifetime):
             raise StreamFailed(Code.PROTOCOL_ERROR, "trailers end a stream")
         call.receive(b"", 0, is_last=True)
 
-    def _open(self, stream_id: int, head: Head, *, is_last: bool) -> None:
+    def _open(self, stream_id: int, head: CallHead, *, is_last: bool) -> None:
         if len(self._calls) >= MAX_CALLS:
             raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once")
         method = self._find(head.path)
@@ -265,7 +255,7 @@ class Connection(Lifetime):
         caller = None
         if self._admit is not None:
             admitted = self._admit(head.path, head.metadata)
-            if isinstance(admitted, Refusal):
+            if isinstance(admitted, CallRefusal):
                 self._charge(RESET_COSTS + self._heads.cost)
                 call = self._new_call(stream_id, head, _NO_METHOD, is_last=is_last)
                 call.is_refused = True
@@ -286,15 +276,17 @@ class Connection(Lifetime):
             raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once without a key")
         self._open_calls += 1
 
-    def _new_call(self, stream_id: int, head: Head, method: Method, *, is_last: bool) -> Call:
-        call = Call(self, stream_id, head, method, self._first_window, self._heard_at)
+    def _new_call(
+        self, stream_id: int, head: CallHead, method: Method, *, is_last: bool
+    ) -> GrpcCall:
+        call = GrpcCall(self, stream_id, head, method, self._first_window, self._heard_at)
         call.is_received = is_last
         if self._heads.cost:
             call.head_cost = min(self._heads.cost, _FREE_HEAD)
         self._calls[stream_id] = call
         return call
 
-    def _refuse(self, call: Call, method: Method | None) -> None:
+    def _refuse(self, call: GrpcCall, method: Method | None) -> None:
         """There is no such call, for any client."""
         self._charge(RESET_COSTS + self._heads.cost)
         call.is_refused = True
@@ -305,8 +297,8 @@ class Connection(Lifetime):
         elif method is None:
             call.end(Status.UNIMPLEMENTED, "Method not found!")
         else:
-            said = f"the encoding {call.head.encoding!r} is not known"
-            call.end(Status.UNIMPLEMENTED, said)
+            text = f"the encoding {call.head.encoding!r} is not known"
+            call.end(Status.UNIMPLEMENTED, text)
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._charge()
@@ -380,10 +372,8 @@ class Connection(Lifetime):
                 self._send_some(call)
 
     def _look_at(self, calls: int) -> None:
-        """A window changes for so many."""
-        units = calls // _CALLS_A_UNIT
-        self._dear_units += units
-        self._charge(units)
+        """A window changes for this many calls."""
+        self._charge(calls // _CALLS_A_UNIT)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
         """To be ignored."""

@@ -36,7 +36,7 @@ _OF_HTTP_1 = frozenset(
 )
 
 
-class Head(NamedTuple):
+class CallHead(NamedTuple):
     """What a call's first frame says."""
 
     path: str
@@ -44,7 +44,7 @@ class Head(NamedTuple):
     timeout_s: float | None
     encoding: str  # of its messages, where they say that they are compressed
     is_grpc: bool
-    is_plain: bool  # it wishes for nothing
+    is_plain: bool  # it has no options
     size_bytes: int  # in memory, about
 
 
@@ -106,11 +106,11 @@ class HeadReader:
     def __init__(self, *, limit_bytes: int) -> None:
         self._decoder = _Decoder(limit_bytes)
         self._table = self._decoder.header_table = _Table()
-        self._known: dict[bytes, Head] = {}
+        self._known: dict[bytes, CallHead] = {}
         self._known_bytes = 0
         self.cost = 0  # of the last block; nothing where it was known
 
-    def read(self, block: bytes) -> Head:
+    def read(self, block: bytes) -> CallHead:
         """Raises ConnectionFailed, or StreamFailed where only this call is broken."""
         known = self._known.get(block)
         if known is not None:
@@ -140,7 +140,7 @@ class HeadReader:
                 self._known_bytes = 0
 
 
-def _head_of(fields: Sequence[tuple[bytes, bytes]]) -> Head:
+def _head_of(fields: Sequence[tuple[bytes, bytes]]) -> CallHead:
     pseudo: dict[bytes, bytes] = {}
     rest: dict[str, str] = {}
     metadata: list[tuple[str, Value]] = []
@@ -158,7 +158,7 @@ def _head_of(fields: Sequence[tuple[bytes, bytes]]) -> Head:
     if not pseudo.keys() >= _NEEDED:
         raise _broken("a request has a method, a scheme and a path")
     kind = rest.get("content-type", "")
-    return Head(
+    return CallHead(
         path=pseudo[b":path"].decode("latin-1"),
         metadata=tuple(metadata),
         timeout_s=_timeout_of(rest.get("grpc-timeout")),
@@ -206,7 +206,7 @@ def _broken(message: str) -> StreamFailed:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """Not indexed, its name spelled out."""
+    """Not indexed, with its name."""
     return b"\0" + _length(len(name)) + name + _length(len(value)) + value
 
 

@@ -1,11 +1,11 @@
-"""Messages of gRPC out of bytes that come in any pieces: a flag, a length, and so many bytes."""
+"""gRPC messages from bytes that arrive in any pieces: a flag, a length, the data."""
 
 from typing import NamedTuple
 
 PREFIX_BYTES = 5
 
 
-class Message(NamedTuple):
+class GrpcMessage(NamedTuple):
     is_compressed: bool
     data: bytes
 
@@ -30,7 +30,7 @@ def prefix_of(*parts: bytes) -> bytes:
     return b"\0" + sum(map(len, parts)).to_bytes(4, "big")
 
 
-class Inbox:
+class MessageInbox:
     """What one stream has sent and its handler has not taken."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -49,7 +49,7 @@ class Inbox:
         """At once, whatever still refers to it."""
         self._data = bytearray()
 
-    def take(self) -> Message | None:
+    def take(self) -> GrpcMessage | None:
         """None: it has not come whole. Raises as `feed` does, for the next."""
         size = self._size()
         if size is None or len(self._data) < PREFIX_BYTES + size:
@@ -57,7 +57,7 @@ class Inbox:
         is_compressed = bool(self._data[0])
         message = bytes(memoryview(self._data)[PREFIX_BYTES : PREFIX_BYTES + size])
         del self._data[: PREFIX_BYTES + size]
-        return Message(is_compressed, message)
+        return GrpcMessage(is_compressed, message)
 
     def _size(self) -> int | None:
         if len(self._data) < PREFIX_BYTES:
@@ -71,7 +71,7 @@ class Inbox:
 
 
 def whole(data: bytes, limit_bytes: int) -> bytes | None:
-    """The one plain message that this is, exactly; None: let an Inbox see."""
+    """The one plain message that this is, exactly; None: let a MessageInbox see."""
     if len(data) >= PREFIX_BYTES and not data[0]:
         size = int.from_bytes(data[1:PREFIX_BYTES], "big")
         if size == len(data) - PREFIX_BYTES and size <= limit_bytes:

@@ -2,38 +2,32 @@
 and its timers. It knows no frames that come in."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2 import frames
-from headway.wire.http2.budget import Account, Budget
-from headway.wire.http2.call import Call
+from headway.wire.http2.budget import Budget, PeerAccount
 from headway.wire.http2.call_state import CallState
 from headway.wire.http2.frames import Code, ConnectionFailed
 from headway.wire.http2.heads import Metadata
 from headway.wire.http2.sending import Sending
 from headway.wire.http2.status import Status
-from headway.wire.limits import Limits
-from headway.wire.round_robin import RoundRobin
+from headway.wire.limits import ConnectionLimits
+from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
 
 LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
 PING_TIMEOUT_S = 20.0
 RESET_COSTS = 4  # a call that was begun for nothing, or refused
 _ANSWER_EARNS = 8
-_TASK_UNITS = 10  # what a call with a task of its own takes, in the turns after this …
-_BYTES_A_UNIT = 2**12  # … and one more for so much of its message …
-UNREAD_COSTS = 3  # … times this, while the peer does not take its answers
-_CANCEL_S = 3e-5
 
 
 class Owner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
-    turns: RoundRobin  # of work that would hold all connections up
+    turns: ReadTurns  # of connections that send much
     writes: Writes  # of streams
     buffer: memoryview  # that all connections read into, one after the other
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
@@ -62,18 +56,19 @@ class Owner(Protocol):
 class Lifetime(Sending):
     """Between the sending half and the one that hears."""
 
-    def __init__(self, config: Limits, loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
+    def __init__(
+        self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: Owner
+    ) -> None:
         super().__init__(loop)
         self._config = config
         self._owner = owner
-        self._account: Account = None  # type: ignore[assignment]  # until connected
-        self._client = ""  # whose turn it is; until connected
+        self._account: PeerAccount = None  # type: ignore[assignment]  # until connected
+        self._client = ""  # its address; until connected
         self._open_calls = 0  # those that need no key
         self._highest_id = 0
         self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
         self._is_last = False  # no call after those that have begun
         self._is_over = False  # what still comes in is thrown away
-        self._left_units = 0  # of work that frames have left to the next turns
         self._heard_at = self._only_since = 0.0
         self._pinged_at = 0.0
         limits = (
@@ -105,22 +100,9 @@ class Lifetime(Sending):
     def left(self, task: "asyncio.Task[None]") -> None:
         self._owner.left(task)
 
-    def create_task(
-        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
-    ) -> "asyncio.Task[None]":
-        units = _TASK_UNITS + size_bytes // _BYTES_A_UNIT
-        # Whose answers leave at once waits for its work: many calls at once are cheaper. Who takes
-        # no answer would have us do as much for nothing, and others wait for that.
-        is_unread = bool(self._blocked) or self._first_window <= 0
-        self._left_units += units * UNREAD_COSTS if is_unread else units
-        return self.loop.create_task(work)
-
     @property
     def writes(self) -> Writes:
         return self._owner.writes
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._owner.turns.call(self._client, callback)
 
     @property
     def _held_bytes(self) -> int:
@@ -171,7 +153,7 @@ class Lifetime(Sending):
         self._close_if_done()
 
     def cut(self) -> None:
-        """Time is up: calls that still wait are told so."""
+        """The drain has ended: refuse the calls that still wait."""
         for call in list(self._calls.values()):
             call.end(Status.UNAVAILABLE, "the server is stopping")
             call.cancel()
@@ -207,17 +189,11 @@ class Lifetime(Sending):
             self._close()
 
     def _end_calls(self) -> None:
-        """There may be a thousand, whose tasks clean up: in turns with others. A server that stops
-        waits for their tasks, so these are cancelled at once."""
         ended, self._calls = self._calls, {}
         self._blocked.clear()
         self._open_calls = 0
         for call in ended.values():
-            call.is_over = True  # at once: nothing is written any more
-        if ended and self._is_last:
-            deque(_cancelling(ended), maxlen=0)
-        elif ended:
-            self._owner.turns.begin(self._client, _cancelling(ended))
+            call.cancel()
 
     # ---- the clock
 
@@ -233,8 +209,7 @@ class Lifetime(Sending):
             self._fail(Code.ENHANCE_YOUR_CALM, "the head takes too long")
         elif now - self._heard_at > config.keep_alive_s and not self._is_choked:
             self._ping(now)
-        if self._calls:
-            self._owner.turns.begin(self._client, self._check_calls(now))
+        self._check_calls(now)
 
     def _ping(self, now: float) -> None:
         """Is the client still there?"""
@@ -244,22 +219,12 @@ class Lifetime(Sending):
         elif now - self._pinged_at > PING_TIMEOUT_S:
             self._transport.abort()
 
-    def _check_calls(self, now: float) -> Iterator[float]:
+    def _check_calls(self, now: float) -> None:
         config = self._config
         for call in list(self._calls.values()):
             limit_s = config.header_timeout_s if call.method.is_open else config.body_timeout_s
-            if self._is_over or call.is_closed:
-                continue  # since it was their turn
             if call.is_late(now, limit_s):
                 call.end(Status.DEADLINE_EXCEEDED, "the request took too long to arrive")
-                yield 0.0
             elif call.outbox and now > call.due_at + config.write_timeout_s:
                 self._transport.write(frames.rst_stream(call.id, Code.CANCEL))
                 self._drop(call.id)
-                yield _CANCEL_S
-
-
-def _cancelling(calls: dict[int, Call]) -> Iterator[float]:
-    while calls:
-        calls.popitem()[1].cancel()
-        yield _CANCEL_S

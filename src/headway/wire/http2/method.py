@@ -1,10 +1,10 @@
 """What a call has to do with: the method that it calls, and the connection that it came by."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headway.wire.http2.status import Refusal
+from headway.wire.http2.status import CallRefusal
 from headway.wire.messages import Pending
 from headway.wire.writes import Writes
 
@@ -19,7 +19,7 @@ class Direct(Protocol):
         """None: the request is not of that kind."""
         ...
 
-    def refusal_of(self, error: BaseException) -> Refusal: ...
+    def refusal_of(self, error: BaseException) -> CallRefusal: ...
 
 
 class Method(NamedTuple):
@@ -42,7 +42,7 @@ class Wire(Protocol):
 
     @property
     def client(self) -> str:
-        """Who shares a turn with it."""
+        """Its address, or its network."""
         ...
 
     limit_bytes: int  # of a message
@@ -63,13 +63,7 @@ class Wire(Protocol):
     def finish(self, call: "CallState", trailers: bytes) -> None: ...
 
     def give_back(self, call: "CallState", size_bytes: int) -> None:
-        """It may send so much more."""
-        ...
-
-    def create_task(
-        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
-    ) -> "asyncio.Task[None]":
-        """`size_bytes`: of the message that it works on."""
+        """Open its window by this many bytes."""
         ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
@@ -78,10 +72,6 @@ class Wire(Protocol):
 
     def hold(self, more_bytes: int) -> None:
         """So much more, or less, waits in memory. Raises QueueFull."""
-        ...
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        """When others who have much to do have had their turn."""
         ...
 
     def earn(self, units: int) -> None:

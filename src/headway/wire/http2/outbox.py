@@ -9,7 +9,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._parts: deque[bytes] = deque()
-        self._at = 0  # so much of the first has been taken
+        self._at = 0  # bytes of the first part that have been taken
         self._size = 0
 
     def __len__(self) -> int:
@@ -21,7 +21,7 @@ class Outbox:
             self._size += len(part)
 
     def take(self, most: int) -> bytes:
-        """The next bytes, so many or all that there are."""
+        """The next bytes, at most this many."""
         taken: list[bytes] = []
         while most > 0 and self._parts:
             part = self._parts[0]

@@ -5,11 +5,11 @@ import asyncio
 
 from headway.errors import QueueFull
 from headway.wire.http2 import frames, heads
-from headway.wire.http2.call import Call
+from headway.wire.http2.call import GrpcCall
 from headway.wire.http2.call_state import CallState
 from headway.wire.http2.frames import Code, ConnectionFailed
-from headway.wire.http2.gathering import GatheringTransport
 from headway.wire.http2.inbox import prefix_of
+from headway.wire.http2.joined_writes import GatheringTransport
 from headway.wire.http2.outbox import Outbox
 
 _OK_HEAD = frames.head(frames.HEADERS, frames.END_HEADERS, 0, len(heads.HEAD_BLOCK))[:5]
@@ -19,8 +19,8 @@ _OK_END = frames.head(
 
 
 _AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
-UNREAD_CALLS = 64  # whose answers wait for a peer that reads nothing: it is not heard any more …
-UNREAD_BYTES = 2**20  # … or so much that its calls hold
+UNREAD_CALLS = 64  # with unsent answers: we stop reading from such a peer …
+UNREAD_BYTES = 2**20  # … or with so many bytes unsent
 SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
@@ -30,7 +30,7 @@ class Sending(asyncio.BufferedProtocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._transport: GatheringTransport = None  # type: ignore[assignment]  # until connected
-        self._calls: dict[int, Call] = {}  # by the number of their stream
+        self._calls: dict[int, GrpcCall] = {}  # by the number of their stream
         self._window = frames.FIRST_WINDOW  # what we may send
         self._first_window = frames.FIRST_WINDOW  # of a new stream
         self._blocked: dict[int, CallState] = {}  # by id, oldest first

@@ -12,7 +12,7 @@ from headway.wire.http2.connection import Connection
 from headway.wire.http2.heads import Metadata
 from headway.wire.http2.lifetime import Lifetime
 from headway.wire.http2.method import Method
-from headway.wire.limits import Limits
+from headway.wire.limits import ConnectionLimits
 from headway.wire.port import Port
 
 _MOST_ADDRESSES = 4096  # with a remembered budget, the latest ones
@@ -28,7 +28,7 @@ class H2Server(Port[Lifetime]):
     def __init__(
         self,
         methods: Mapping[str, Method],
-        config: Limits,
+        config: ConnectionLimits,
         *,
         limit_bytes: int,
         tls: Callable[[], ssl.SSLContext] | None = None,

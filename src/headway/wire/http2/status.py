@@ -26,8 +26,8 @@ class Status(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class Refusal(NamedTuple):
-    """An error as the caller is told of it."""
+class CallRefusal(NamedTuple):
+    """An error as it is sent to the caller."""
 
     status: Status
     message: str

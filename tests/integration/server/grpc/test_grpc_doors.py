@@ -16,7 +16,6 @@ from headway.hosting.registry import Registry
 from headway.server.auth.guard import Guard
 from headway.server.auth.keys import new_key
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc import measuring
 from headway.server.grpc.calls import OPEN_BYTES
 from headway.server.grpc.server import GrpcServer
 from headway.wire.body_room import BodyRoom
@@ -94,31 +93,6 @@ async def test_who_may_not_call_is_told_before_a_byte_is_sent(
         assert room.held_bytes == 0
 
 
-async def test_a_message_of_too_many_messages_is_refused_before_it_is_parsed() -> None:
-    async with served() as (gate, _, channel):
-        for packed in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
-            call = raw(channel)(metadata=keyed(KEY.key), compression=packed)
-            await call.write(b"\x2a\0" * (measuring.MOST_MESSAGES + 1))
-            await call.done_writing()
-            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert f"more than {measuring.MOST_MESSAGES} messages" in await call.details()
-        assert not gate.entered.is_set()
-
-
-async def test_a_message_of_too_many_typed_numbers_is_refused_before_it_is_parsed() -> None:
-    most = measuring.MOST_NUMBERS
-    request = pb.ModelInferRequest(model_name="gate")
-    tensor = request.inputs.add(name="x", datatype="INT64", shape=[most + 1])
-    tensor.contents.int64_contents.extend([1] * (most + 1))
-    async with served() as (gate, _, channel):
-        call = raw(channel)(metadata=keyed(KEY.key))
-        await call.write(request.SerializeToString())
-        await call.done_writing()
-        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert f"more than {most} typed numbers" in await call.details()
-        assert not gate.entered.is_set()
-
-
 async def test_a_large_message_is_counted_until_it_is_answered() -> None:
     async with served() as (gate, room, channel):
         with gate.closed():
@@ -145,22 +119,8 @@ async def test_without_a_key_a_message_is_small() -> None:
         assert "larger than max" in await call.details() or "allowed" in await call.details()
 
 
-async def test_a_bomb_in_a_stream_is_its_own_error() -> None:
-    async with served() as (_, _, channel):
-        call = raw(channel, "/inference.GRPCInferenceService/ModelStreamInfer")(
-            metadata=keyed(KEY.key), compression=grpc.Compression.Gzip
-        )
-        await call.write(b"\x2a\0" * 2 * measuring.MOST_MESSAGES)
-        refused = pb.ModelStreamInferResponse.FromString(await call.read())
-        assert "messages inside of it" in refused.error_message
-        await call.write(request())
-        answer = pb.ModelStreamInferResponse.FromString(await call.read())
-        assert answer.error_message == ""
-        await call.done_writing()
-
-
 async def test_watchers_of_one_client_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.server.grpc.watching.MOST_OF_A_CLIENT", 3)
+    monkeypatch.setattr("headway.server.grpc.open_streams.MOST_OF_A_CLIENT", 3)
     async with served() as (_, _, channel):
         stub = health_pb2_grpc.HealthStub(channel)
         watching = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(3)]
@@ -179,7 +139,7 @@ async def test_watchers_of_one_client_are_few(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_watcher_is_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.server.grpc.watching.MOST_S", 0.05)
+    monkeypatch.setattr("headway.server.grpc.open_streams.MOST_S", 0.05)
     async with served() as (_, _, channel):
         call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser, Page, browsing
 from real_server import Server, served
 
+from browser import CHROMIUM, Browser, Page, browsing
 from headway.server.auth.keys import hash_of
 
 pytestmark = pytest.mark.slow

@@ -1,5 +1,5 @@
-"""One large body does not hold the others up: it is checked first, then decoded in short steps off
-the event loop. What counts here is where the work was done, not how long it took."""
+"""One large body does not hold the others up: it is checked first, then decoded in a thread. What
+counts here is where the work was done, not how long it took."""
 
 import asyncio
 import base64
@@ -7,28 +7,20 @@ import dataclasses
 import gzip
 import json
 import sys
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Any, Self, TypeAlias, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
-import grpc
 import numpy
-import pydantic
 import pytest
 
 import headway
 from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
-from headway.server.bodies.background import AT_ONCE, background
-from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc import large
-from headway.server.grpc.server import GrpcServer
+from headway.server.bodies.background import background
 from headway.server.run import make_app
-from headway.server.service.dtypes import BYTES
-from headway.server.service.json_data import json_pieces
 from headway.wire.messages import Request, Response
 
 pytestmark = pytest.mark.real_time
@@ -78,21 +70,6 @@ class Pair(TypedDict):
 class Rank(headway.Model[Pair, float]):
     def predict(self, items: list[Pair]) -> list[float]:
         return [1.0] * len(items)
-
-
-class Trace(pydantic.BaseModel):
-    values: list[float]
-    read_in: str = ""
-
-    @pydantic.model_validator(mode="after")
-    def note(self) -> Self:
-        self.read_in = threading.current_thread().name
-        return self
-
-
-class Traces(headway.Model[Trace, str]):
-    def predict(self, items: list[Trace]) -> list[str]:
-        return [item.read_in for item in items]
 
 
 class Same(headway.Model[str, str]):
@@ -160,7 +137,6 @@ async def serving() -> AsyncIterator[Site]:
         ("embed", Embed()),
         ("rank", Rank()),
         ("same", Same()),
-        ("traces", Traces()),
         ("long", Long()),
         ("chat", LongChat()),
         ("pictures", Pictures()),
@@ -182,15 +158,16 @@ def infer(data: bytes, shape: list[int], datatype: str = "FP32") -> bytes:
     return b'{"inputs":[' + head[:-1].encode() + b',"data":' + data + b"}]}"
 
 
-EMPTY_LISTS = b"[" + b"[]," * (6 * MIB // 3) + b"[]]"
+EMPTY_LISTS = b"[" + b"[]," * 300_000 + b"[]]"
+TOO_MANY = b"[" + b"[]," * 600_000 + b"[]]"
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("/v2/models/double/infer", infer(EMPTY_LISTS, [4, 4]), 400, "not valid JSON"),
+        ("/v2/models/double/infer", infer(EMPTY_LISTS, [4, 4]), 400, "shape"),
         ("/v2/models/double/infer", infer(EMPTY_LISTS, [2**21 + 1, 0]), 413, "rows"),
-        ("/v2/models/double/infer", infer(EMPTY_LISTS, [0, 0]), 400, "no elements"),
+        ("/v2/models/double/infer", infer(EMPTY_LISTS, [0, 0]), 400, "no rows"),
         (
             "/v2/models/double/infer",
             infer(b'["a"' + b" " * MIB + b"]", [1, 1], "BYTES"),
@@ -198,11 +175,12 @@ EMPTY_LISTS = b"[" + b"[]," * (6 * MIB // 3) + b"[]]"
             "FP32",
         ),
         ("/v2/models/double/infer", infer(b"[1" + b" " * MIB + b"]", [9, 2**30]), 413, "elements"),
-        ("/v1/predict/echo", EMPTY_LISTS, 413, "524288 values"),
-        ("/v1/predict/echo", b"[" * MIB + b"]" * MIB, 400, "256 levels"),
-        ("/v1/embeddings", b'{"model":"echo","input":' + EMPTY_LISTS + b"}", 413, "values"),
-        ("/v2/models/echo/generate", b'{"text_input":' + EMPTY_LISTS + b"}", 413, "values"),
-        ("/v2/repository/index", b'{"ready":' + EMPTY_LISTS + b"}", 413, "values"),
+        ("/v1/predict/echo", TOO_MANY, 413, "1048576 values"),
+        ("/v1/predict/echo", b"[" * MIB + b"]" * MIB, 400, "recursion"),
+        ("/v1/predict/echo", b'"' + b" " * 17 * MIB + b'"', 413, "binary tensors"),
+        ("/v1/embeddings", b'{"model":"echo","input":' + TOO_MANY + b"}", 413, "values"),
+        ("/v2/models/echo/generate", b'{"text_input":' + TOO_MANY + b"}", 413, "values"),
+        ("/v2/repository/index", b'{"ready":' + TOO_MANY + b"}", 413, "values"),
     ],
 )
 async def test_a_large_body_that_is_refused_is_read_off_the_loop(
@@ -210,9 +188,11 @@ async def test_a_large_body_that_is_refused_is_read_off_the_loop(
 ) -> None:
     async with serving() as site:
         answer, background_work, turns = await site.post(path, body)
-        assert (answer.status, background_work) == (status, 1)
         assert words in answer.body.decode()
-        assert turns > RAN_ON
+        assert answer.status == status
+        if len(body) < 16 * MIB:
+            assert background_work == 1
+            assert turns > RAN_ON
         assert site.double.runs == 0
 
 
@@ -227,7 +207,7 @@ async def test_a_packed_body_is_unpacked_and_read_off_the_loop() -> None:
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
-async def test_many_numbers_come_and_go_in_steps(is_nested: bool) -> None:
+async def test_many_numbers_come_and_go_in_a_thread(is_nested: bool) -> None:
     async with serving() as site:
         rows = numpy.arange(400_000, dtype="f4").reshape(400, 1000) / 8
         data = json.dumps((rows if is_nested else rows.ravel()).tolist()).encode()
@@ -260,7 +240,7 @@ class LongChat(headway.Model[Said, str]):
 
 @pytest.mark.parametrize("is_binary", [False, True])
 @pytest.mark.parametrize("said", ["a", "é"])
-async def test_one_long_text_goes_out_in_steps(is_binary: bool, said: str) -> None:
+async def test_one_long_text_goes_out_in_a_thread(is_binary: bool, said: str) -> None:
     """An array of one element was never large."""
     async with serving() as site:
         wish = b',"parameters":{"binary_data_output":true}}' if is_binary else b"}"
@@ -275,77 +255,21 @@ async def test_one_long_text_goes_out_in_steps(is_binary: bool, said: str) -> No
             assert output["data"] == [said * 4 * MIB]
 
 
-async def test_one_long_answer_of_a_chat_goes_out_in_steps() -> None:
+async def test_one_long_answer_of_a_chat_goes_out_in_a_thread() -> None:
     async with serving() as site:
         body = b'{"model":"chat","messages":[{"role":"user","content":"a"}]}'
         choice = (await site.post_large("/v1/chat/completions", body))["choices"][0]
         assert choice["message"]["content"] == "a" * (4 * MIB)
 
 
-async def test_images_go_out_in_steps() -> None:
+async def test_images_go_out_in_a_thread() -> None:
     async with serving() as site:
         body = b'{"model":"pictures","prompt":"a","n":2}'
         images = (await site.post_large("/v1/images/generations", body))["data"]
         assert [base64.b64decode(each["b64_json"]) for each in images] == [b"\x89PNG" * 50_000] * 2
 
 
-async def test_a_large_answer_over_grpc_is_not_put_together_in_the_loop() -> None:
-    """Protobuf copied it twice, each time in one go: 86 ms for 60 MiB."""
-    registry, joined_in = Registry(), list[str]()
-    served = Served(ModelConfig(name="double", target="t:t", warm_up=False), model=Double())
-    await served.start()
-    registry.add(served)
-    rows = numpy.arange(2 * MIB, dtype="f4").reshape(1, -1)
-    asked = pb.ModelInferRequest(model_name="double", raw_input_contents=[rows.tobytes()])
-    asked.inputs.add(name="x", datatype="FP32", shape=rows.shape)
-    most = [("grpc.max_receive_message_length", 2**30), ("grpc.max_send_message_length", 2**30)]
-    config = ServerConfig(grpc_port=0)
-    async with GrpcServer(registry, config) as server:
-        channel = grpc.aio.insecure_channel(server.address, options=most)
-        with serialised_here(joined_in):
-            answer = await method(channel, "ModelInfer", pb.ModelInferResponse)(asked)
-            stream = method(channel, "ModelStreamInfer", pb.ModelStreamInferResponse)
-            [streamed] = [each.infer_response async for each in stream(iter([asked]))]
-        await channel.close()
-    await served.close()
-    for found in (answer, streamed):
-        assert found.raw_output_contents[0] == (rows * 2).tobytes()
-    assert joined_in == []
-
-
-def method(channel: Any, name: str, kind: Any) -> Any:
-    made = channel.unary_unary if kind is pb.ModelInferResponse else channel.stream_stream
-    return made(
-        f"/inference.GRPCInferenceService/{name}",
-        request_serializer=pb.ModelInferRequest.SerializeToString,
-        response_deserializer=kind.FromString,
-    )
-
-
-@contextmanager
-def serialised_here(found: list[str]) -> Iterator[None]:
-    """In which threads large messages were made one."""
-    whole = large.joined
-
-    def joined(parts: list[bytes]) -> bytes:
-        found.append(threading.current_thread().name.rpartition("_")[0])
-        return whole(parts)
-
-    large.joined = joined
-    try:
-        yield
-    finally:
-        large.joined = whole
-
-
-@pytest.mark.parametrize("end", [b"\xc3", b"\xff"])
-def test_a_long_text_that_is_no_text_is_told_as_a_short_one_is(end: bytes) -> None:
-    array = numpy.array([b"a" * MIB + end], object)
-    with pytest.raises(headway.InvalidInput, match="is not UTF-8"):
-        json_pieces("y", array, BYTES, AT_ONCE)
-
-
-async def test_many_texts_come_in_steps() -> None:
+async def test_many_texts_come_in_a_thread() -> None:
     async with serving() as site:
         texts = [["a,b", 'c"]', "é" * 90]] * 3_000
         body = infer(json.dumps(texts).encode(), [3_000, 3], "BYTES")
@@ -372,7 +296,7 @@ async def test_long_data_of_another_shape_is_refused(data: bytes) -> None:
         assert site.double.runs == 0
 
 
-async def test_a_large_value_of_the_plain_route_comes_and_goes_in_steps() -> None:
+async def test_a_large_value_of_the_plain_route_comes_and_goes_in_a_thread() -> None:
     async with serving() as site:
         value = {"a": [["x", 1.5, None]] * 20_000, "b": "y" * 200_000}
         answer, background_work, turns = await site.post(
@@ -383,32 +307,8 @@ async def test_a_large_value_of_the_plain_route_comes_and_goes_in_steps() -> Non
         assert turns > RAN_ON
 
 
-async def test_a_large_value_is_checked_off_the_loop_too() -> None:
-    trace = {"values": [1.5] * 40_000}
-    wrong = {"values": "none"}
-    async with serving() as site:
-        for path, body in [
-            ("/v1/predict/traces", trace),
-            ("/v1/predict/traces", {"items": [trace, wrong]}),
-            ("/v1/predict/traces/batch", {"items": [trace, wrong]}),
-            ("/v1/models/traces:predict", {"instances": [trace]}),
-        ]:
-            answer, _, _ = await site.post(path, json.dumps(body).encode())
-            assert answer.status == 200, answer.body
-            assert b"headway-background" in answer.body
-            assert (b"should be a valid array" in answer.body) is (b"error" in answer.body)
-        answer, _, _ = await site.post("/v1/predict/double", json.dumps([1.5] * 40_000).encode())
-        assert json.loads(answer.body) == [3.0] * 40_000
-        answer, _, _ = await site.post("/v1/predict/double", json.dumps(["a"] * 40_000).encode())
-        assert answer.status == 400
-        calls: Counter[str]
-        with calls_here() as calls:
-            await site.post("/v1/predict/double", json.dumps([1.5] * 40_000).encode())
-        assert not calls["as_row"]
-
-
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-async def test_many_embeddings_go_in_steps(encoding: str) -> None:
+async def test_many_embeddings_go_in_a_thread(encoding: str) -> None:
     async with serving() as site:
         body = {"model": "embed", "input": ["a"] * 1000, "encoding_format": encoding}
         answer, background_work, _ = await site.post("/v1/embeddings", json.dumps(body).encode())
@@ -421,7 +321,7 @@ async def test_many_embeddings_go_in_steps(encoding: str) -> None:
         assert vector == [float(numpy.float32(0.1))] * 400
 
 
-async def test_documents_that_come_back_go_in_steps() -> None:
+async def test_documents_that_come_back_go_in_a_thread() -> None:
     async with serving() as site:
         texts = ["x" * 3000] * 100
         body = {"model": "rank", "query": "q", "documents": texts, "return_documents": True}
@@ -430,9 +330,9 @@ async def test_documents_that_come_back_go_in_steps() -> None:
         assert len(json.loads(answer.body)["results"]) == 100
 
 
-async def test_a_long_text_that_generate_gives_goes_in_steps() -> None:
+async def test_a_long_text_that_generate_gives_goes_in_a_thread() -> None:
     async with serving() as site:
-        text = "é" * 200_000
+        text = "é" * 300_000
         answer, background_work, _ = await site.post(
             "/v2/models/same/generate", json.dumps({"text_input": text}).encode()
         )
@@ -487,7 +387,7 @@ async def test_a_small_body_stays_in_the_loop() -> None:
 
 async def test_a_deadline_that_passes_while_the_body_is_read_is_kept() -> None:
     async with serving() as site:
-        body = infer(b"[" + b"1," * (4 * MIB) + b"1]", [1, 4 * MIB + 1])
+        body = infer(b"[" + b"1," * 1_000_000 + b"1]", [1, 1_000_001])
         for headers in ({"headway_timeout_ms": "1"}, {}):
             sent = body if headers else body[:-1] + b',"parameters":{"timeout":1000}}'
             answer, _, _ = await site.post("/v2/models/double/infer", sent, **headers)

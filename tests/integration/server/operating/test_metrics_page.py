@@ -18,7 +18,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from real_server import Server, served
 
 from headway.observe import families
-from headway.observe.exposition import Family
+from headway.observe.exposition import MetricFamily
 
 ROOT = Path(__file__).parents[4]
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -90,7 +90,7 @@ def value(server: Server, name: str, **labels: str) -> float:
     return sum(found)
 
 
-def family_of(name: str) -> Family:
+def family_of(name: str) -> MetricFamily:
     found = [
         family
         for family in families.ALL

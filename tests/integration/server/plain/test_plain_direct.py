@@ -9,7 +9,6 @@ from test_any_json import Answers, Beep, Page, Prices, Spell, Sums, Untyped
 
 from headway.config import ModelConfig
 from headway.hosting.hosted import Served
-from headway.hosting.time_limit import TimeLimited
 from headway.server.families.plain.direct import plain_codec
 
 pytestmark = pytest.mark.real_time
@@ -63,4 +62,4 @@ async def test_whoever_needs_more_does_not() -> None:
     for model in (Beep(), Page(), Untyped(), Spell()):
         assert plain_codec(Served(config, model=model)) is None
     timed = ModelConfig(name="it", target="x:Y", warm_up=False, timeout_ms=100)
-    assert plain_codec(TimeLimited(timed, model=Upper())) is None
+    assert plain_codec(Served(timed, model=Upper())) is None

@@ -3,11 +3,11 @@
 import pytest
 
 from headway.core.generation.handing import HandOver
-from headway.core.generation.pace import Pace
+from headway.core.generation.pace import ChunkPace
 
 
-def taught(seconds_of: "dict[int, float]", stretch: float = 2.0) -> Pace:
-    pace = Pace(stretch)
+def taught(seconds_of: "dict[int, float]", stretch: float = 2.0) -> ChunkPace:
+    pace = ChunkPace(stretch)
     for tokens, seconds in seconds_of.items():
         for _ in range(20):
             pace.observe(tokens, seconds)
@@ -15,7 +15,7 @@ def taught(seconds_of: "dict[int, float]", stretch: float = 2.0) -> Pace:
 
 
 def test_until_a_step_was_timed_a_chunk_may_take_the_whole_budget() -> None:
-    assert Pace(2.0).chunk(8, 500) == 500
+    assert ChunkPace(2.0).chunk(8, 500) == 500
 
 
 def test_with_no_decode_beside_it_a_chunk_may_take_the_whole_budget() -> None:
@@ -73,7 +73,7 @@ def test_a_prompt_that_is_late_may_stretch_steps_in_proportion() -> None:
 
 
 def test_beyond_the_late_stretch_no_prompt_is_late_enough() -> None:
-    pace = Pace(2.0, late_stretch=3.0)
+    pace = ChunkPace(2.0, late_stretch=3.0)
     for tokens in (8, 16, 32, 64, 128, 256, 512):
         pace.observe(tokens, 0.01 + 0.001 * tokens)
     assert pace.chunk(8, 500, 1000.0) == pace.chunk(8, 500, 1.5)
@@ -81,16 +81,16 @@ def test_beyond_the_late_stretch_no_prompt_is_late_enough() -> None:
 
 
 def test_decodes_and_a_chunk_fill_whole_tiles() -> None:
-    pace = Pace(4.0, tile=64)
+    pace = ChunkPace(4.0, tile=64)
     for tokens in (8, 16, 32, 64, 128, 256, 512):
         pace.observe(tokens, 0.01 + 0.001 * tokens)
     chunk = pace.chunk(30, 1000)  # 160 ms: 150 tokens
     assert chunk + 30 == 128
-    assert Pace(4.0, tile=64).chunk(200, 40) == 40
+    assert ChunkPace(4.0, tile=64).chunk(200, 40) == 40
 
 
 def test_larger_steps_get_known_though_chunks_fill_whole_tiles() -> None:
-    pace = Pace(4.0, tile=128)
+    pace = ChunkPace(4.0, tile=128)
     pace.observe(12, 0.005, has_prompts=False)
     for _ in range(10):
         tokens = 12 + min(190, pace.chunk(12, 1000))
@@ -99,14 +99,14 @@ def test_larger_steps_get_known_though_chunks_fill_whole_tiles() -> None:
 
 
 def test_less_than_a_tile_is_better_than_nothing() -> None:
-    pace = Pace(1.5, tile=512)
+    pace = ChunkPace(1.5, tile=512)
     for tokens in (8, 16, 32, 64, 128, 256, 512):
         pace.observe(tokens, 0.01 + 0.001 * tokens)
     assert pace.chunk(30, 1000) == 20
 
 
 def test_a_step_of_decodes_is_expected_to_take_what_the_last_one_took() -> None:
-    pace = Pace(2.0)
+    pace = ChunkPace(2.0)
     assert pace.expected_s(10, has_prompts=False) == 0.0
     pace.observe(100, 0.02)
     pace.observe(10, 0.006, has_prompts=False)

@@ -11,7 +11,7 @@ from headway.hosting.registry import Registry
 from headway.model import Tensor
 from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller, KeyRing, new_key
-from headway.server.service.direct import DirectPath
+from headway.server.service.direct_path import DirectPath
 from headway.server.service.inference import Inference
 
 

@@ -12,7 +12,7 @@ from headway.hosting.registry import Ask
 from headway.hosting.streaming import ServedStream
 from headway.model import END
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
-from headway.server.service.events import Events
+from headway.server.service.event_stream import Events
 
 
 class Connection:
@@ -50,7 +50,6 @@ class Host:
 
     def __init__(self) -> None:
         self.call = StreamCall(0, None, asyncio.get_running_loop())
-        self.call.start(may_rerun=False)
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         return OpenStream(self.call, lambda call: None)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy
 import pytest
 
-from headway.errors import InvalidInput
+from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
+from headway.server.bodies.json_body import SMALL_BYTES
 from headway.server.families.v2 import codec
 from headway.server.service.dtypes import DATATYPES
 from headway.server.service.requests import (
@@ -17,7 +18,7 @@ from headway.server.service.requests import (
     SharedSlice,
     check_outputs,
 )
-from headway.server.service.tensors import Array, TensorSignature
+from headway.server.service.tensors import Array, RequestLimits, TensorSignature
 
 
 def body(*inputs: dict[str, Any], **more: Any) -> bytes:
@@ -295,15 +296,29 @@ def test_a_long_list_must_be_as_long_as_its_shape(data: list[float]) -> None:
 def test_what_takes_long_to_decode_is_known_beforehand() -> None:
     numbers = TensorSignature([Tensor("x", "float32", (-1, 2))], [])
     words = TensorSignature([Tensor("x", "object", (-1,))], [])
-    large = b" " * (codec.LARGE_BYTES + 1)
-    assert codec.is_large(large, None)
-    assert codec.is_large(large, len(large))
-    assert not codec.is_large(large, 100)  # the rest is raw
-    assert not codec.is_large(large[:-1], None)
-    for datatype, signature, is_slow in (("FP32", numbers, False), ("BYTES", words, True)):
-        tensor = {"name": "x", "datatype": datatype, "shape": [1, 2][: 2 - is_slow]}
-        head = json.dumps({"inputs": [tensor]}).encode()
-        assert codec.parse(head + large, len(head), signature).is_slow is is_slow
+    large = b" " * (SMALL_BYTES + 1)
+    assert codec.is_large(large, None, numbers)
+    assert codec.is_large(large, len(large), numbers)
+    assert not codec.is_large(large, 100, numbers)  # the rest is raw
+    assert codec.is_large(large, 100, words)  # which are copied one by one
+    assert not codec.is_large(large[:-1], None, words)
+
+
+def test_json_beyond_its_limit_is_refused_and_binary_tensors_are_named() -> None:
+    signature = TensorSignature(
+        [Tensor("x", "float32", (-1, 2))], [], RequestLimits(json_bytes=2 * SMALL_BYTES)
+    )
+    body = b'{"inputs":[' + b" " * (2 * SMALL_BYTES) + b"]}"
+    with pytest.raises(InputTooLarge, match="binary tensors"):
+        codec.decode(body, signature=signature)
+    with pytest.raises(InvalidInput):
+        codec.decode(body[100:], signature=signature)
+
+
+def test_json_of_more_values_than_anybody_has_is_refused_before_it_is_decoded() -> None:
+    body = b'{"inputs":[' + b"[]," * 600_000 + b"]}"
+    with pytest.raises(InputTooLarge, match="more than 1048576 values"):
+        codec.decode(body)
 
 
 def test_an_answer_has_its_outputs_flat_and_in_the_order_asked() -> None:

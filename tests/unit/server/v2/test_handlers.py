@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,7 @@ from headway.errors import (
 from headway.hosting.registry import Array, Ask, Registry
 from headway.hosting.statistics import ModelStatistics
 from headway.model import Tensor
-from headway.server.families.v2 import codec
+from headway.server.bodies.json_body import SMALL_BYTES
 from headway.server.families.v2.handlers import V2
 from headway.server.service.inference import Inference
 from headway.wire.messages import Request, Response, StreamResponse
@@ -85,6 +86,16 @@ def serve(*models: Doubler) -> V2:
     return V2(Inference(registry, version="0.1.0"))
 
 
+async def ask(v2: V2, method: str, path: str, body: Any = b"") -> Any:
+    """What the route at this path answers."""
+    for row in v2.routes():
+        pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", row.template)
+        found = re.fullmatch(pattern, path)
+        if row.method == method and found:
+            return read(await row.handler(request(body, method), **found.groupdict()))
+    raise AssertionError(f"no route {method} {path}")
+
+
 def request(body: Any = b"", method: str = "POST", **headers: str) -> Request:
     if not isinstance(body, bytes):
         body = json.dumps(body).encode()
@@ -95,7 +106,7 @@ def request(body: Any = b"", method: str = "POST", **headers: str) -> Request:
 def read(answer: Response | StreamResponse) -> Any:
     assert isinstance(answer, Response)
     assert (answer.status, answer.content_type) == (200, "application/json")
-    return json.loads(answer.body)
+    return json.loads(answer.body) if answer.body else None
 
 
 def infer_body(data: Any = ((1, 2),), **more: Any) -> dict[str, Any]:
@@ -204,7 +215,7 @@ async def test_a_large_body_is_decoded_elsewhere_and_answered_all_the_same() -> 
     body = infer_body([1.5] * (2 * rows))
     body["inputs"][0]["shape"] = [rows, 2]
     asked = request(body)
-    assert len(asked.body) > codec.LARGE_BYTES
+    assert len(asked.body) > SMALL_BYTES
     (output,) = read(await serve().infer(asked, "m"))["outputs"]
     assert output["data"] == [3.0] * (2 * rows)
     with pytest.raises(InvalidInput, match="not valid JSON"):
@@ -221,9 +232,9 @@ async def test_one_value_a_row_is_described_and_sent_with_an_axis_of_one(shape: 
     body["inputs"][0]["shape"] = shape
     (output,) = read(await v2.infer(request(body), "m"))["outputs"]
     assert (output["shape"], output["data"]) == ([2, 1], [2.0, 4.0])
-    metadata = read(await v2.model_metadata(request(), "m"))
+    metadata = await ask(v2, "GET", "/v2/models/m")
     assert [each["shape"] for each in metadata["inputs"] + metadata["outputs"]] == [[-1, 1]] * 2
-    config = read(await v2.model_config(request(), "m"))
+    config = await ask(v2, "GET", "/v2/models/m/config")
     assert [each["dims"] for each in config["input"] + config["output"]] == [[1]] * 2
 
 
@@ -274,11 +285,15 @@ async def test_an_urgency_that_means_nothing_is_refused(
 
 async def test_unknown_models_and_versions_are_not_found() -> None:
     v2 = serve()
-    for handler in (v2.infer, v2.model_ready, v2.model_metadata, v2.model_config, v2.statistics):
+    for handler in (v2.infer, v2.model_ready):
         with pytest.raises(UnknownModel):
             await handler(request(infer_body()), "nobody")
         with pytest.raises(UnknownModel):
             await handler(request(infer_body()), "m", "2")
+    for what in ("", "/config", "/stats"):
+        for model in ("nobody", "m/versions/2"):
+            with pytest.raises(UnknownModel):
+                await ask(v2, "GET", f"/v2/models/{model}{what}")
 
 
 async def test_health() -> None:
@@ -299,19 +314,19 @@ async def test_health() -> None:
 
 async def test_descriptions() -> None:
     v2 = serve()
-    server = read(await v2.server_metadata(request()))
+    server = await ask(v2, "GET", "/v2")
     assert (server["name"], server["version"]) == ("headway", "0.1.0")
     assert "binary_tensor_data" in server["extensions"]
     assert "system_shared_memory" not in server["extensions"]
     assert read(await v2.models(request())) == {"models": ["m"]}
-    assert read(await v2.model_metadata(request(), "m")) == {
+    assert await ask(v2, "GET", "/v2/models/m") == {
         "name": "m",
         "versions": ["1"],
         "platform": "headway",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
     }
-    config = read(await v2.model_config(request(), "m"))
+    config = await ask(v2, "GET", "/v2/models/m/config")
     assert config["max_batch_size"] == 8
     [port] = config["input"]
     assert port == {"name": "x", "data_type": "TYPE_FP32", "dims": [2], "format": "FORMAT_NONE"}
@@ -322,11 +337,11 @@ async def test_statistics_of_one_and_of_all() -> None:
     a, b = Doubler("a"), Doubler("b")
     a.statistics.record(rows=3, queue_ns=10, compute_ns=5, ok=True)
     v2 = serve(a, b)
-    assert [each["name"] for each in read(await v2.statistics(request()))["model_stats"]] == [
+    assert [each["name"] for each in (await ask(v2, "GET", "/v2/models/stats"))["model_stats"]] == [
         "a",
         "b",
     ]
-    (found,) = read(await v2.statistics(request(), "a", "1"))["model_stats"]
+    (found,) = (await ask(v2, "GET", "/v2/models/a/versions/1/stats"))["model_stats"]
     assert (found["inference_count"], found["inference_stats"]["success"]) == (
         3,
         {"count": 1, "ns": 15},
@@ -337,37 +352,37 @@ async def test_the_repository_can_be_read_but_not_changed() -> None:
     sleeping = Doubler("b")
     sleeping.is_ready = False
     v2 = serve(Doubler("a"), sleeping)
-    index = read(await v2.repository_index(request()))
+    index = await ask(v2, "POST", "/v2/repository/index")
     assert [(each["name"], each["state"]) for each in index] == [
         ("a", "READY"),
         ("b", "UNAVAILABLE"),
     ]
-    assert len(read(await v2.repository_index(request({"ready": True}), "any"))) == 1
+    assert len(await ask(v2, "POST", "/v2/repository/any/index", {"ready": True})) == 1
     with pytest.raises(InvalidInput):
-        await v2.repository_index(request({"ready": "yes"}))
-    for change in (v2.repository_load, v2.repository_unload):
+        await ask(v2, "POST", "/v2/repository/index", {"ready": "yes"})
+    for change in ("load", "unload"):
         with pytest.raises(Forbidden, match="loaded at start"):  # nobody keeps these
-            await change(request(), "a")
+            await ask(v2, "POST", f"/v2/repository/models/a/{change}")
 
 
 async def test_settings_can_be_read_but_not_changed() -> None:
     v2 = serve()
-    trace = read(await v2.trace_setting(request(method="GET"), "m"))
+    trace = await ask(v2, "GET", "/v2/models/m/trace/setting")
     assert trace["trace_level"] == ["OFF"]
-    assert read(await v2.trace_setting(request({"trace_rate": None}))) == trace
-    assert read(await v2.logging(request({"log_info": True})))["log_error"] is True
+    assert await ask(v2, "POST", "/v2/trace/setting", {"trace_rate": None}) == trace
+    assert (await ask(v2, "POST", "/v2/logging", {"log_info": True}))["log_error"] is True
     with pytest.raises(InvalidInput, match="'trace_level' cannot be changed"):
-        await v2.trace_setting(request({"trace_level": ["TIMESTAMPS"]}))
+        await ask(v2, "POST", "/v2/trace/setting", {"trace_level": ["TIMESTAMPS"]})
     with pytest.raises(UnknownModel):
-        await v2.trace_setting(request(), "nobody")
+        await ask(v2, "GET", "/v2/models/nobody/trace/setting")
 
 
 async def test_cuda_memory_is_empty_and_refused() -> None:
     v2 = serve()
-    assert read(await v2.cuda_memory_status(request())) == []
-    assert (await v2.cuda_memory_unregister(request())).status == 200
+    assert await ask(v2, "GET", "/v2/cudasharedmemory/status") == []
+    assert await ask(v2, "POST", "/v2/cudasharedmemory/unregister") is None
     with pytest.raises(InvalidInput):
-        await v2.cuda_memory_register(request(), "r")
+        await ask(v2, "POST", "/v2/cudasharedmemory/region/r/register")
 
 
 async def test_generate_joins_what_streams() -> None:

@@ -12,12 +12,12 @@ from full_disk import room_for
 from headway.errors import Forbidden, InputTooLarge, InvalidInput
 from headway.hosting.registry import Registry
 from headway.server.families.v2 import codec
-from headway.server.families.v2.handlers import V2
+from headway.server.families.v2.bodies import RegisterRequest
+from headway.server.families.v2.operations import Asked, Operations
 from headway.server.service.inference import Inference
 from headway.server.service.requests import SharedSlice
 from headway.server.service.shared_memory import MAX_REGIONS, SharedRegions
-from headway.server.service.tensors import Limits, TensorSignature
-from headway.wire.messages import Request
+from headway.server.service.tensors import RequestLimits, TensorSignature
 
 
 @pytest.fixture
@@ -143,37 +143,31 @@ def test_a_wrong_place_is_refused(regions: SharedRegions, parameters: dict[str, 
         codec.decode(json.dumps({"inputs": [tensor]}).encode(), regions=regions)
 
 
-def request(body: Any = None) -> Request:
-    return Request("POST", "/", "", {}, b"" if body is None else json.dumps(body).encode(), "id")
-
-
-async def test_the_routes_register_list_and_forget(regions: SharedRegions) -> None:
-    v2 = V2(Inference(Registry(), regions=regions))
-    assert b"system_shared_memory" in (await v2.server_metadata(request())).body
-    answer = await v2.shared_memory_register(request({"key": "/key", "byte_size": 8}), "r")
-    assert answer.status == 200
+async def test_regions_are_registered_listed_and_forgotten(regions: SharedRegions) -> None:
+    memory = Operations(Inference(Registry(), regions=regions))
+    everything, one = Asked(None), Asked(None, "r")
+    assert "system_shared_memory" in (await memory.server_metadata(everything)).extensions
+    await memory.register_region(one._replace(body=RegisterRequest("/key", 8)))
     wanted = [{"name": "r", "key": "/key", "offset": 0, "byte_size": 8}]
-    assert json.loads((await v2.shared_memory_status(request())).body) == wanted
-    assert json.loads((await v2.shared_memory_status(request(), "r")).body) == wanted
-    await v2.shared_memory_unregister(request(), "r")
-    await v2.shared_memory_unregister(request())
-    assert json.loads((await v2.shared_memory_status(request())).body) == []
-    with pytest.raises(InvalidInput):
-        await v2.shared_memory_register(request({"key": "/key"}), "r")
+    assert await memory.list_regions(everything) == wanted
+    assert await memory.list_regions(one) == wanted
+    await memory.unregister_region(one)
+    await memory.unregister_region(everything)
+    assert await memory.list_regions(everything) == []
 
 
 async def test_where_it_is_off_nothing_can_be_registered() -> None:
-    v2 = V2(Inference(Registry()))
+    memory = Operations(Inference(Registry()))
     with pytest.raises(Forbidden):
-        await v2.shared_memory_register(request({"key": "/key", "byte_size": 8}), "r")
-    assert json.loads((await v2.shared_memory_status(request())).body) == []
-    assert (await v2.shared_memory_unregister(request())).status == 200
+        await memory.register_region(Asked(None, "r", body=RegisterRequest("/key", 8)))
+    assert await memory.list_regions(Asked(None)) == []
+    await memory.unregister_region(Asked(None))
 
 
 def test_shared_memory_keeps_to_the_limit_on_elements(regions: SharedRegions) -> None:
     register(regions)
     where = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     tensor = {"name": "x", "shape": [4], "datatype": "UINT8", "parameters": where}
-    signature = TensorSignature((), (), Limits(elements=3))
+    signature = TensorSignature((), (), RequestLimits(elements=3))
     with pytest.raises(InputTooLarge, match="more than 3 elements"):
         codec.decode(json.dumps({"inputs": [tensor]}).encode(), None, signature=signature)

@@ -1,6 +1,6 @@
-"""One end of the line between a batcher's process and a model's. Both ends are alike.
+"""One end of the connection between a batcher's process and a model's. Both ends are alike.
 
-A message is one packet on a Unix socket. What is small travels in it; what is large lies in shared
+A message is one packet on a Unix socket. What is small travels in it; what is large is in shared
 memory that is used again and again: a sender keeps up to four regions, and with every message
 each side tells which of the other's regions it still holds. Small values are copied out of them,
 large ones are read where they lie, for as long as a reference to them lives.
@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from headway.runtime.workers.process import codec, regions
-from headway.runtime.workers.process.regions import Region
+from headway.runtime.workers.process.regions import MemoryRegion
 
 INLINE_BYTES = 16 * 2**10  # up to here a packet is as quick as shared memory
 _COPY_BYTES = 2**20  # below, a copy costs less than a region that is kept
@@ -29,7 +29,7 @@ _ONCE = _SLOTS  # a region that is used for one message only
 _NONE = _SLOTS + 1  # no region: the value is in the packet
 _SWEEP = 256  # messages between two looks for memory that is no longer needed
 _LARGE = 4  # times what was needed is too much
-_SHORT_S = 0.0005  # a wait; an idle worker looks out for no longer than this
+_SHORT_S = 0.0005  # the longest busy wait of an idle worker
 _HEAD = struct.Struct("<BBBBIQ")  # kind, slot, busy and dropped slots, call, length
 _PACKET_BYTES = _HEAD.size + INLINE_BYTES
 _CUT_SHORT = int(socket.MSG_CTRUNC)  # an enum takes 2 µs to compare
@@ -37,7 +37,7 @@ _FD_BYTES = array.array("i").itemsize
 _FD_SPACE = socket.CMSG_SPACE(_FD_BYTES)
 
 
-class Message(NamedTuple):
+class ProcessMessage(NamedTuple):
     kind: int
     call: int  # which call it belongs to
     value: Any
@@ -69,14 +69,14 @@ class Channel:
         self._arrivals = select.poll()
         self._arrivals.register(end, select.POLLIN)
         self._looks_out = False
-        # With one core, looking out would keep the other side from working.
+        # With one core, a busy wait would keep the other side from working.
         self._has_cores = len(os.sched_getaffinity(0)) > 1
         self._is_both_ways = False
-        self._mine: list[Region | None] = [None] * _SLOTS
-        self._theirs: list[Region | None] = [None] * _SLOTS
-        self._pending = 0  # slots of mine that the other side has not told about yet
+        self._mine: list[MemoryRegion | None] = [None] * _SLOTS
+        self._theirs: list[MemoryRegion | None] = [None] * _SLOTS
+        self._pending = 0  # my slots that the other side has not reported free yet
         self._busy = 0  # slots of mine that the other side holds
-        self._dropped = 0  # slots of mine that I have given up, to be told
+        self._dropped = 0  # my slots that I have given up, to be reported
         self._sent = 0
 
     def both_ways(self) -> "Channel":
@@ -136,7 +136,7 @@ class Channel:
         finally:
             if fd is not None:
                 os.close(fd)
-        if slot != _ONCE:  # only now: until here the other side does not know of it
+        if slot != _ONCE:  # only now does the other side know of it
             self._mine[slot] = region
             self._pending |= 1 << slot
 
@@ -158,8 +158,8 @@ class Channel:
                 held |= 1 << slot
         return held
 
-    def _room(self, length: int) -> tuple[int, Region, int | None]:
-        """Where to write so many bytes; with its file, where the other side does not have it."""
+    def _room(self, length: int) -> tuple[int, MemoryRegion, int | None]:
+        """Where to write this many bytes; with the file, if the other side does not have it yet."""
         if self._is_both_ways:
             return _ONCE, *regions.create(length)
         taken = self._busy | self._pending
@@ -184,7 +184,7 @@ class Channel:
         return 0 if region is None else region.size
 
     def _sweep(self) -> None:
-        """Give up what is much larger than what was needed lately."""
+        """Give up regions that are much larger than needed lately."""
         for slot, region in enumerate(self._mine):
             if region is None or (self._busy | self._pending) & 1 << slot:
                 continue
@@ -195,10 +195,10 @@ class Channel:
 
     # ---- receiving
 
-    def receive(self) -> Message:
+    def receive(self) -> ProcessMessage:
         packet, ancillary, flags = self._next_packet()
         fds = _fds(ancillary) if ancillary else ()
-        if flags & _CUT_SHORT:  # what lies in the slot is another call's
+        if flags & _CUT_SHORT:  # the slot holds the data of another call
             raise OSError("a region did not come through: too many open files")
         if not packet:
             raise EOFError("the other process is gone")
@@ -209,13 +209,13 @@ class Channel:
         inline = slot == _NONE
         source = bytearray(packet[_HEAD.size :]) if inline else self._source(slot, length, fds)
         try:
-            return Message(kind, call, *codec.read(source))
+            return ProcessMessage(kind, call, *codec.read(source))
         except Exception as error:  # unpickling runs code of the user's
             raise Unreadable(kind, call) from error
 
     def _next_packet(self) -> tuple[bytes, Any, int]:
-        """Where the last wait was short the next one likely is, and is spent looking out for its
-        end: a thread that sleeps takes 50 µs to wake up, and as long to be woken."""
+        """If the last wait was short, the next one probably is, so wait busily: a sleeping thread
+        takes 50 µs to wake up, and as long to be woken."""
         if self._is_both_ways:
             return self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)[:3]
         started = time.monotonic()

@@ -1,6 +1,6 @@
 """The model's process, as `spawning` starts it.
 
-It waits to be told which model it is, loads it, and answers one call after the other. It ends with
+It waits for the name of its model, loads it, and answers one call after the other. It ends with
 the line to its parent, and with its parent, whatever ends that.
 """
 
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
     """With the numbers of the socket, of the control page's file, and of the parent."""
     socket_fd, control_fd, parent = map(int, arguments)
     _die_with(parent)
-    for each in (signal.SIGINT, signal.SIGTERM):  # sent to all of a group: the parent decides
+    for each in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the parent decides
         signal.signal(each, signal.SIG_IGN)
     faulthandler.enable()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -63,8 +63,8 @@ def _exit_without(parent: int) -> None:
 
 
 def _beat(page: ControlPage, parent: int) -> None:
-    """Tells that this process runs and can run Python. Watches the parent meanwhile: where the
-    kernel's signal is not to be had, this is what leaves no orphan."""
+    """Shows that this process can run Python, and watches the parent: without the kernel's signal,
+    this ends orphans."""
     never = threading.Event()
     while not never.wait(BEAT_S):
         page.beat()
@@ -109,7 +109,7 @@ class Child:
     def _wait_spec(self) -> WorkerSpec:
         while (message := self._channel.receive()).kind == Kind.IMPORT:
             for name in message.value:
-                with suppress(Exception):  # the model will say what is missing
+                with suppress(Exception):  # the model reports a missing module itself
                     importlib.import_module(name)
         spec: WorkerSpec = message.value
         return spec
@@ -125,7 +125,7 @@ class Child:
             if kind == Kind.SERVE:
                 self._give_line(model)
                 return
-            # The model is to hold the only reference: what it has let go when it answers is free.
+            # Only the model holds a reference: memory is free once the model has released it.
             box = [value]
             del value
             if kind == Kind.PREDICT:
@@ -140,7 +140,7 @@ class Child:
         except BaseException as error:
             logging.getLogger(__name__).exception("the model has ended")
             sys.stdout.flush()
-            # The parent tells its last line as the reason, and looks there for want of memory.
+            # The parent shows its last line as the reason, and searches it for memory errors.
             last_words = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
             sys.stderr.write(f"{last_words}\n")
             sys.stderr.flush()
@@ -202,7 +202,7 @@ class Child:
         return keywords
 
     def _answer(self, kind: Kind, call: int, value: Any) -> None:
-        """Raises what cannot be sent, within a stream; else it is told as the model's error."""
+        """In a stream, raises what cannot be sent; else it is sent as the model's error."""
         try:
             self._send(kind, call, value)
         except (Unsendable, MemoryError) as error:
@@ -247,7 +247,7 @@ def _closable(steps: Any) -> Iterator[Any]:
 
 
 def _settle(spec: WorkerSpec) -> None:
-    """As the spec says, before anything of the model's is imported."""
+    """Apply the spec, before any module of the model is imported."""
     os.environ.clear()  # the parent's may have changed since this process was started
     os.environ.update(spec.environment)
     sys.argv[:], sys.path[:] = spec.arguments, spec.path
@@ -267,14 +267,14 @@ def _settle(spec: WorkerSpec) -> None:
 
 
 def _limit_memory(limit_bytes: int) -> None:
-    """What the process allocates for itself. (RLIMIT_AS would count what is only mapped: files,
+    """Limit what the process allocates itself. (RLIMIT_AS would also count mapped memory: files,
     memory shared with the parent, the whole of a GPU's.)"""
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def _import_main(path: str) -> None:
     """The script that the model is written in, under another name: as `multiprocessing` does, so
-    that what stands below `if __name__ == "__main__"` does not run."""
+    that the code below `if __name__ == "__main__"` does not run."""
     module = types.ModuleType("__mp_main__")
     with Importing():
         module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))

@@ -30,7 +30,7 @@ Array = numpy.ndarray[Any, Any]
 
 
 class Layout(NamedTuple):
-    """A value on its way: how many bytes it takes, and what goes where."""
+    """The layout of a value: how many bytes it needs, and what goes where."""
 
     length: int
     head: bytes
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(value: Any, beside: bytes = b"") -> Layout:
-    """`beside`: what goes along in the head. Raises what pickling raises."""
+    """`beside`: sent along in the head. Raises what pickling raises."""
     if type(value) is list and _are_short(value):
         lengths = [len(array) for array in value]
         data = b"".join(value)  # each where it belongs, faster than one by one
@@ -51,7 +51,7 @@ def layout_of(value: Any, beside: bytes = b"") -> Layout:
 
 
 def write(layout: Layout, into: Any) -> None:
-    """Into a writable buffer of at least `layout.length` bytes."""
+    """Write the value into a buffer of at least `layout.length` bytes."""
     _HEAD_BYTES.pack_into(into, 0, len(layout.head))
     target = memoryview(into)
     target[4 : 4 + len(layout.head)] = layout.head
@@ -65,7 +65,7 @@ def write(layout: Layout, into: Any) -> None:
 
 
 def read(source: Any) -> tuple[Any, bytes]:
-    """The value, and what went along. Its arrays lie in `source`, and keep it."""
+    """The value, and `beside`. Its arrays are views of `source`, and keep it alive."""
     (head_length,) = _HEAD_BYTES.unpack_from(source, 0)
     kind, beside, *head = marshal.loads(memoryview(source)[4 : 4 + head_length])
     offset = _aligned(4 + head_length)
@@ -88,7 +88,7 @@ def read(source: Any) -> tuple[Any, bytes]:
 
 
 def _described(value: Mapping[Any, Any]) -> list[tuple[str, str, tuple[int, ...]]] | None:
-    """None where something in it is no array of numbers, or has no name."""
+    """None if a value is not an array of numbers, or has no name."""
     described = []
     for name, array in value.items():
         if type(array) not in (numpy.ndarray, Rows) or type(name) is not str:
@@ -101,7 +101,7 @@ def _described(value: Mapping[Any, Any]) -> list[tuple[str, str, tuple[int, ...]
 
 
 def _are_short(values: list[Any]) -> bool:
-    """Rows of numbers of one type, each so short that to pickle it is most of the work."""
+    """Are these rows of numbers of one type, so short that pickling would be most of the work?"""
     if not values or type(values[0]) is not numpy.ndarray:
         return False
     dtype, most = values[0].dtype, _OUT_OF_BAND_BYTES

@@ -1,5 +1,6 @@
-"""A page that both processes see, for what must not wait for a message: the child's heartbeat, and
-which call is no longer wanted. One writer for each number; eight aligned bytes are written at once.
+"""A page of memory shared by both processes, for what must not wait for a message: the child's
+heartbeat, and the cancelled call. One writer for each number; eight aligned bytes are written at
+once.
 """
 
 import mmap
@@ -25,15 +26,15 @@ class ControlPage:
 
     @property
     def cancelled(self) -> int:
-        """The call that nobody waits for any more; 0: none."""
+        """The call that no caller waits for any more; 0: none."""
         return self._numbers[_CANCELLED]
 
     def cancel(self, call: int) -> None:
-        with suppress(ValueError):  # closed: there is nobody to tell
+        with suppress(ValueError):  # closed: the process is gone
             self._numbers[_CANCELLED] = call
 
     def close(self) -> None:
-        """At once: the map keeps its file open until the garbage collector comes by."""
+        """Close it now: else its file stays open until it is garbage collected."""
         self._numbers.release()
         self._map.close()
 

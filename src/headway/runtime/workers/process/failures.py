@@ -11,7 +11,7 @@ _MOST_BYTES = 64 * 2**10
 
 
 class Failure(NamedTuple):
-    """What is left of an exception when it cannot travel itself."""
+    """An exception in transit, if it cannot be pickled itself."""
 
     type_name: str
     text: str
@@ -20,7 +20,7 @@ class Failure(NamedTuple):
 
 
 class RemoteError(Exception):
-    """Stands for an exception that exists only in the model's process; its class has that name."""
+    """Replaces an exception that exists only in the model's process; its class has that name."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -42,8 +42,8 @@ def error_of(failure: Failure) -> BaseException:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """None where it does not survive the way there and back (many constructors want more), or
-    carries more than an error should: a batch, a model."""
+    """None if it cannot be unpickled (many constructors need more arguments), or is too large:
+    it may carry a batch or a model."""
     try:
         data = pickle.dumps(error, 5)
         if len(data) > _MOST_BYTES:

@@ -24,18 +24,18 @@ from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.workers.process.channel import (
     Channel,
-    Message,
+    ProcessMessage,
     Unreadable,
     Unsendable,
 )
 from headway.runtime.workers.process.failures import Failure, error_of
 from headway.runtime.workers.process.heart import TICK_S, Heart, vitals_of
-from headway.runtime.workers.process.output import Output
+from headway.runtime.workers.process.output import ProcessOutput
 from headway.runtime.workers.process.protocol import Kind, WorkerSpec
 from headway.runtime.workers.process.spawning import Spawned
 
 _log = logging.getLogger(__name__)
-_REAP_S = 5.0  # from the end of the line to the end of the process
+_REAP_S = 5.0  # from the end of the connection to the end of the process
 _MOST_CALLS = 2**32 - 1  # their numbers have four bytes, and 0 is no call
 
 
@@ -53,7 +53,7 @@ class ModelProcess:
         *,
         execute_timeout_s: float | None,
         heartbeat_timeout_s: float,
-        ended: Callable[[], None],  # told once, in the watching thread
+        ended: Callable[[], None],  # called once, in the watching thread
     ) -> None:
         self.pid = spawned.process.pid
         self.name = spec.name
@@ -63,7 +63,7 @@ class ModelProcess:
         self._limit_s = execute_timeout_s
         self._heart = Heart(heartbeat_timeout_s)
         self.has_answered = False  # a call
-        self.jobs = 0  # that it was given, this one included
+        self.jobs = 0  # given to it, this one included
         self._is_ready = False
         self._call = 0
         self._kill_reason: str | None = None
@@ -80,7 +80,7 @@ class ModelProcess:
             spawned.discard()
             spawned.page.close()
             raise LoadFailed(f"cannot be watched: {error}") from error
-        with suppress(OSError):  # gone already: `wait_ready` says so
+        with suppress(OSError):  # gone already: `wait_ready` raises
             self._channel.send(Kind.SPEC, 0, spec)
 
     # ---- calls
@@ -113,14 +113,14 @@ class ModelProcess:
             return _restored(message.value)
         error = error_of(message.value)
         if self.jobs > 1 and is_out_of_memory(error) and _rows(value) == 1:
-            # What earlier jobs have leaked may be why there is too little: a new process will tell.
+            # Earlier jobs may have leaked memory: try again in a new process.
             self.kill(f"ran out of memory on one row ({type(error).__name__}: {error})")
             self.wait_end(_REAP_S)
             raise WorkerLost(self.reason, out_of_memory=True)
         raise error
 
     def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
-        """The model's steps, as they come. Closed early, the model is told to stop."""
+        """The model's steps, as they come. If it is closed early, the model is stopped."""
         call = self._begin(Kind.STREAM, value, keywords)
         is_over = False
         try:
@@ -141,9 +141,9 @@ class ModelProcess:
                 self._channel.set_timeout(self._limit_s)
 
     def give_line(self) -> Channel:
-        """Hand the line to the model, and its end here to the caller, who closes it: from now on
-        there are no calls. It ends (EOFError) with the process."""
-        with suppress(OSError):  # gone already: the line says so, too
+        """Hand the connection to the model, and this end of it to the caller, who closes it: from
+        now on there are no calls. It ends (EOFError) with the process."""
+        with suppress(OSError):  # gone already: the connection ends, too
             self._channel.send(Kind.SERVE, 0, None)
         return self._channel.both_ways()
 
@@ -163,7 +163,7 @@ class ModelProcess:
             token.watch(lambda: self._page.cancel(call))
         return call
 
-    def _receive(self, call: int, end_at: float | None = None) -> Message:
+    def _receive(self, call: int, end_at: float | None = None) -> ProcessMessage:
         if end_at is not None:
             self._channel.set_timeout(max(0.001, end_at - time.monotonic()))
         try:
@@ -183,8 +183,7 @@ class ModelProcess:
         return message
 
     def _skip_rest(self, call: int) -> None:
-        """No reader is left: what the model still has to say, within one limit in all, is
-        dropped."""
+        """No reader is left: drop the model's remaining steps, within one time limit in all."""
         end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
         with suppress(WorkerLost):  # the next call will find that out
             while True:
@@ -244,7 +243,8 @@ class ModelProcess:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Once it has ended: killed by the kernel, or dead of an allocation that failed."""
+        """After its end: was it killed by the kernel for lack of memory, or did an allocation
+        fail?"""
         if self._kill_reason is not None:
             return False
         if self._process.returncode == -signal.SIGKILL:
@@ -260,8 +260,8 @@ class ModelProcess:
         assert stderr is not None
         name = f"{self.name}[{self.pid}]"
         outputs = {
-            stdout.fileno(): Output(stdout.fileno(), log, logging.INFO, name),
-            stderr.fileno(): Output(stderr.fileno(), log, logging.WARNING, name),
+            stdout.fileno(): ProcessOutput(stdout.fileno(), log, logging.INFO, name),
+            stderr.fileno(): ProcessOutput(stderr.fileno(), log, logging.WARNING, name),
         }
         said = outputs[stderr.fileno()].last
         poller = select.poll()
@@ -277,7 +277,7 @@ class ModelProcess:
             self.kill("could not be watched any more")
         self._stderr_lines = list(said)
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # what it has started; before its number is free
+            os.killpg(self.pid, signal.SIGKILL)  # its children; before its number is reused
         self._process.wait()
         with self._lock:
             os.close(self._pidfd)
@@ -288,7 +288,7 @@ class ModelProcess:
         self._channel.shut_down()
         self._ended()
 
-    def _attend(self, poller: Any, outputs: dict[int, Output]) -> bool:
+    def _attend(self, poller: Any, outputs: dict[int, ProcessOutput]) -> bool:
         """True: the process has ended."""
         for fd, _ in poller.poll(TICK_S * 1e3):
             if fd == self._pidfd:
@@ -304,7 +304,7 @@ class ModelProcess:
 
 
 def _oom_kills() -> int:
-    """Processes that the kernel has ended for want of memory since it was started."""
+    """How many processes the kernel has killed for lack of memory since boot."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -313,7 +313,7 @@ def _oom_kills() -> int:
 
 
 def _rows(value: Any) -> int:
-    """Of a batch: a list, or named arrays with rows first."""
+    """The rows of a batch: a list, or named arrays with rows first."""
     if isinstance(value, dict):
         rows: int = next(iter(value.values())).shape[0]
         return rows

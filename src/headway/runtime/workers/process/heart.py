@@ -1,4 +1,4 @@
-"""When a process that no longer beats is dead, and when it is only slow.
+"""Is a process without heartbeats dead, or only slow?
 
 A process beats four times a second, from a thread of its own. On a busy machine it may get no CPU
 for many seconds, and cannot beat. So the limit counts the time in which it ran or slept without a
@@ -17,7 +17,7 @@ _CLOCK_HZ = sysconf("SC_CLK_TCK")
 
 
 class Vitals(NamedTuple):
-    """What the kernel says of a process."""
+    """The kernel's figures of a process."""
 
     cpu_s: float  # that all its threads have used so far
     is_runnable: bool  # a thread of it runs, or waits for a CPU
@@ -25,8 +25,8 @@ class Vitals(NamedTuple):
 
 
 class Heart:
-    """Of one process. A look counts for one tick at most: when this process itself was held up, it
-    cannot say anything about another."""
+    """The heart of one process. A look counts for one tick at most: if this process itself was held
+    up, it cannot judge another."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = max(_STOPPED_TICKS * TICK_S, limit_s)
@@ -73,7 +73,7 @@ def vitals_of(pid: int) -> Vitals | None:
 
 
 def _states(pid: int) -> list[str]:
-    """Of its threads."""
+    """The figures of all its threads."""
     found = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""The model of the worker that this thread belongs to: what jobs call in place of the model."""
+"""The model of the worker that this thread belongs to: jobs call it instead of the model."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _here = _Here()
 
 
 def settle(process: "Callable[[], ModelProcess]") -> None:
-    """This thread is a worker's; it calls this for its process."""
+    """This thread is a worker's; `process` returns its process."""
     _here.process = process
 
 

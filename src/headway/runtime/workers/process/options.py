@@ -1,12 +1,13 @@
-"""What a user says about worker processes, and what each worker is told."""
+"""The settings of worker processes, and the specification that each worker gets."""
 
 import logging
+import math
 import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from headway.core.faults.supervision import MAX_RESTARTS, RestartPolicy
 from headway.errors import ConfigError
@@ -17,6 +18,23 @@ _CORES = re.compile(r"\d+(-\d+)?(\+\d+(-\d+)?)*")
 _DEVICE = re.compile(r"cuda:(\w[\w\-/]*)")
 
 
+class ProcessSettings(Protocol):
+    """What a user sets: the options of a batcher, or a model of the configuration."""
+
+    @property
+    def max_restarts(self) -> int: ...
+    @property
+    def load_timeout_s(self) -> float: ...
+    @property
+    def execute_timeout_ms(self) -> float | None: ...
+    @property
+    def heartbeat_timeout_s(self) -> float: ...
+    @property
+    def worker_memory_mb(self) -> float | None: ...
+    @property
+    def pin(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
     max_restarts: int = MAX_RESTARTS
@@ -25,18 +43,31 @@ class ProcessOptions:
     heartbeat_timeout_s: float = 10.0
     memory_bytes: int | None = None
     pin: Sequence[str] = ()
-    imports: Sequence[str] = ()  # slow ones, which the spare process has behind it already
+    imports: Sequence[str] = ()  # slow imports, which the spare process has done already
 
     def __post_init__(self) -> None:
         for place in self.pin:
             placed(place)
+
+    @classmethod
+    def of(cls, settings: ProcessSettings, imports: Sequence[str] = ()) -> "ProcessOptions":
+        limit_ms, memory_mb = settings.execute_timeout_ms, settings.worker_memory_mb
+        return cls(
+            max_restarts=settings.max_restarts,
+            load_timeout_s=settings.load_timeout_s,
+            execute_timeout_s=None if limit_ms is None or limit_ms == math.inf else limit_ms / 1e3,
+            heartbeat_timeout_s=settings.heartbeat_timeout_s,
+            memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
+            pin=tuple(settings.pin),
+            imports=imports,
+        )
 
     @property
     def restarts(self) -> RestartPolicy:
         return RestartPolicy(max_restarts=self.max_restarts)
 
     def spec(self, name: str, recipe: Recipe, number: int) -> WorkerSpec:
-        """For one of the model's workers."""
+        """The specification for one of the model's workers."""
         cores, environment = placed(self.pin[number % len(self.pin)]) if self.pin else ((), {})
         return WorkerSpec(
             name=name,

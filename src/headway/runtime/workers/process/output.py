@@ -10,8 +10,8 @@ _MOST_BYTES = 8192  # of a line; longer ones are cut into several
 _LAST_LINES = 5
 
 
-class Output:
-    """Of one stream of one process. `last` are its latest lines: they mostly say why it ended."""
+class ProcessOutput:
+    """One output stream of one process. `last`: its latest lines, which often say why it ended."""
 
     def __init__(self, fd: int, log: logging.Logger, level: int, name: str) -> None:
         self.fd = fd
@@ -23,12 +23,12 @@ class Output:
         os.set_blocking(fd, False)
 
     def read(self) -> bool:
-        """What there is now. False: the stream has ended."""
+        """Log what has been printed. False: the stream has ended."""
         data = self._take()
         return data is None or bool(data)
 
     def finish(self) -> None:
-        """Its process has ended: what is still in the pipe, and the last line without an end."""
+        """Its process has ended: log the rest of the pipe, and a last line without an end."""
         for _ in range(_PIPE_BYTES // _READ_BYTES):  # what it started may still write to it
             if not self._take():
                 break
@@ -37,7 +37,7 @@ class Output:
             self._rest = b""
 
     def _take(self) -> bytes | None:
-        """None: there is nothing now."""
+        """None: the pipe is empty."""
         try:
             data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:

@@ -1,4 +1,5 @@
-"""The words of the two processes. Of a call there is one at a time, and each has its number."""
+"""Messages between a batcher and its model process. One call is in flight at a time; calls have
+numbers."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -7,14 +8,14 @@ from headway.runtime.workers.process.recipe import Recipe
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kinds of messages."""
 
     # to the model's process
-    SPEC = 1  # an WorkerSpec: become this model
+    SPEC = 1  # a WorkerSpec: become this model
     PREDICT = 2
     STREAM = 3
     IMPORT = 12  # names of modules, while it waits for its model
-    SERVE = 10  # the line is the model's: it speaks for itself until it ends
+    SERVE = 10  # the connection is the model's until it ends
     # from there
     READY = 4  # loaded
     RESULT = 5
@@ -22,19 +23,19 @@ class Kind(IntEnum):
     STEP = 7  # of a stream
     END = 8
     FAILURE = 9  # of a call, or of the load
-    # both ways, on a line that was handed to the model
+    # both ways, on a connection that was handed to the model
     WORD = 11
 
 
 class WorkerSpec(NamedTuple):
-    """What a process must know to become a worker."""
+    """Everything a process needs to become a worker."""
 
     name: str
     recipe: Recipe
     arguments: list[str]  # sys.argv
     path: list[str]  # sys.path
     folder: str  # where it runs
-    main: str | None  # the file of `__main__`, where the model lies in it
+    main: str | None  # the file of `__main__`, if the model is defined there
     environment: dict[str, str]  # all of it
     cores: tuple[int, ...]  # none: all
     memory_bytes: int | None

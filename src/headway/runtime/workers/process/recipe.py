@@ -19,12 +19,12 @@ class Recipe(NamedTuple):
 
     @property
     def needs_main(self) -> bool:
-        """Does it lie in the script that runs?"""
+        """Is it defined in the running script?"""
         return self.module == "__main__" or b"__main__" in self.pickled
 
 
 class Importing:
-    """While a worker process imports the script that its model lies in."""
+    """Set while a worker process imports the script that defines its model."""
 
     is_main = False
 

@@ -1,6 +1,6 @@
 """Memory that two processes share, to pass arrays without sending them.
 
-Anonymous files (memfd): no process finds them by a name, and they are gone with the last process
+Anonymous files (memfd): they have no name, and they are gone with the last process
 that has them open, however it ended. Their size is sealed: no process can cut a mapping short under
 another.
 """
@@ -19,8 +19,8 @@ _SEALS = 0x0001 | 0x0002 | 0x0004  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
 _OWN_REFERENCES = 2  # the region's, and the argument of getrefcount
 
 
-class Region:
-    """One mapping. `whole` is all of it; whatever is made of its bytes keeps a reference to it."""
+class MemoryRegion:
+    """One mapping. `whole` is all of it; arrays made of its bytes keep a reference to it."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
@@ -29,11 +29,11 @@ class Region:
 
     @property
     def is_lent(self) -> bool:
-        """Is an array that lies in it still referred to?"""
+        """Is an array in it still referenced?"""
         return sys.getrefcount(self.whole) > _OWN_REFERENCES
 
 
-def create(needed_bytes: int) -> tuple[Region, int]:
+def create(needed_bytes: int) -> tuple[MemoryRegion, int]:
     """A new one with its file, which the caller closes. Raises MemoryError."""
     size = max(_LEAST_BYTES, 1 << (needed_bytes - 1).bit_length())
     fd = os.memfd_create("headway", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -41,17 +41,17 @@ def create(needed_bytes: int) -> tuple[Region, int]:
         # At once, not page by page: where there is no room, this is an error and not a SIGBUS.
         os.posix_fallocate(fd, 0, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        return Region(fd, size), fd
+        return MemoryRegion(fd, size), fd
     except OSError as error:
         os.close(fd)
         raise MemoryError(f"no room for {size} bytes of shared memory: {error}") from error
 
 
-def attach(fd: int) -> Region:
+def attach(fd: int) -> MemoryRegion:
     """One that the other process made; closes the file. Raises OSError for what is none."""
     try:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise OSError("not sealed: its memory could vanish")
-        return Region(fd, os.fstat(fd).st_size)
+        return MemoryRegion(fd, os.fstat(fd).st_size)
     finally:
         os.close(fd)

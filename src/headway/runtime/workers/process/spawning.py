@@ -50,7 +50,7 @@ class Spawned(NamedTuple):
         return self.process.stdout, self.process.stderr
 
     def discard(self) -> None:
-        """It has no spec yet: nothing is lost."""
+        """End a process that has no model yet."""
         self.channel.close()
         self.process.kill()
         self.process.wait()
@@ -59,7 +59,7 @@ class Spawned(NamedTuple):
 
 
 class Spawner:
-    """One for all models of this process. `enter` and `leave` count those that may need one."""
+    """The spare process for all models. `enter` and `leave` count the workers that may need it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class Spawner:
             self._users += 1
 
     def leave(self) -> None:
-        """With the last one, the spare ends, too."""
+        """After the last one leaves, the spare process ends."""
         with self._lock:
             self._users -= 1
             spare, self._spare = (None, self._spare) if self._users else (self._spare, None)
@@ -90,7 +90,7 @@ class Spawner:
             spare.discard()
 
     def take(self) -> Spawned:
-        """The spare one, or a new one. Raises OSError where none can be started."""
+        """The spare process, or a new one. Raises OSError if none can be started."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
@@ -100,13 +100,13 @@ class Spawner:
         return self._in_thread(_spawn)
 
     def refill(self, imports: Sequence[str] = ()) -> None:
-        """Soon, have a spare one again, with these modules imported."""
+        """Start another spare process soon, with these modules imported."""
         self._tasks.put(functools.partial(self._start_spare, imports))
 
     def _start_spare(self, imports: Sequence[str]) -> None:
         with self._lock:
             is_wanted = self._spare is None and self._users
-        with suppress(OSError):  # no memory for it, or too many processes: then without
+        with suppress(OSError):  # no memory, or too many processes: go on without a spare
             spare = _spawn() if is_wanted else None
             with self._lock:
                 if spare is not None and self._users:

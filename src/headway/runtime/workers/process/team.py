@@ -14,11 +14,11 @@ from headway.runtime.workers.process.recipe import check_main, recipe_of
 from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus
 
 _STOP_S = 15.0  # longer than a worker gives its process
-_RETRY_S = 60.0  # what callers are told when all are given up
+_RETRY_S = 60.0  # callers are asked to retry after this, when all are given up
 
 
 class TeamListener(Protocol):
-    """What is told of workers that come and go; from any thread."""
+    """Is notified of workers that come and go; from any thread."""
 
     def report(self, event: Event) -> None: ...
 
@@ -30,7 +30,7 @@ class TeamListener(Protocol):
 
 
 class ProcessTeam:
-    """`start` once; the attached listener is told of workers that come and go."""
+    """`start` once; the attached listener is notified of workers that come and go."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ProcessTeam:
         self._listener = listener
 
     def start(self, *, is_awaited: bool = False) -> list[ProcessWorker]:
-        """All of them, those there are or new ones; they load the model now."""
+        """All workers, started if they are not running; they load the model now."""
         if all(worker.is_stopping for worker in self._workers):
             check_main()
             self._failed.clear()
@@ -70,7 +70,7 @@ class ProcessTeam:
         return self._workers
 
     async def wait_started(self) -> None:
-        """Until every one has loaded the model. Raises what the first to fail raised."""
+        """Wait until every worker has loaded the model. Raises the first error."""
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self.start(is_awaited=True):
@@ -93,7 +93,7 @@ class ProcessTeam:
     def statuses(self) -> list[WorkerStatus]:
         return [worker.status for worker in self._workers]
 
-    # ---- what workers tell, each in its thread
+    # ---- reports of workers, each in its thread
 
     def worker_ready(self, worker: ProcessWorker, status: WorkerStatus) -> None:
         if self._listener is not None:
@@ -101,7 +101,7 @@ class ProcessTeam:
             self._tell(self._listener, status)
 
     def worker_lost(self, worker: ProcessWorker, status: WorkerStatus) -> None:
-        """Where it was the last one, and is given up, callers are told."""
+        """If the last worker is given up, callers get an error."""
         if self._listener is None:
             return
         self._listener.worker_left(worker)

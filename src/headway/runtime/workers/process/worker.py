@@ -1,7 +1,7 @@
 """Runs batches in a process of its own, and starts another when that is lost.
 
 A thread runs the jobs, as a thread worker's does; only the model's own call goes to the process.
-When that is lost the job says so, and the thread is busy with the next process until it is ready.
+When that is lost, the job reports it, and the thread starts the next process.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from headway.core.items import Wait
 from headway.errors import NotReady
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.calling.threads import awaitable, start_thread
-from headway.runtime.jobs.jobs import Job
+from headway.runtime.jobs.jobs import Job, run_to_end
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
 from headway.runtime.workers.process.options import ProcessOptions
@@ -32,7 +32,7 @@ _STOP_S = 5.0  # for a process to end by itself
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One line of what an operator sees."""
+    """The state of one worker, as an operator sees it."""
 
     pid: int | None
     state: WorkerState
@@ -41,7 +41,7 @@ class WorkerStatus:
 
 
 class Team(Protocol):
-    """Hands out the jobs. Each is told in the worker's thread."""
+    """Hands out the jobs. Its methods are called in the worker's thread."""
 
     def worker_ready(self, worker: "ProcessWorker", status: WorkerStatus) -> None: ...
 
@@ -82,7 +82,7 @@ class ProcessWorker:
         self._life.inbox.put(job)
 
     def stop(self) -> None:
-        """Whatever runs is cut short."""
+        """Stop now: a running job is cut short."""
         self._life.stop()
 
     def wait_stopped(self, timeout_s: float) -> None:
@@ -91,14 +91,14 @@ class ProcessWorker:
 
 
 class _Wake:
-    """In the inbox: look what has happened."""
+    """In the inbox: check the process."""
 
 
 _WAKE = _Wake()
 
 
 class _Life:
-    """What the thread knows: everything but the worker itself, which may go first."""
+    """The thread's state: everything but the worker itself, which may be collected first."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class _Life:
             return None
 
     def _may_run(self) -> bool:
-        """Not where the process is known to be gone: the batch would be under suspicion."""
+        """Is the process alive? Else the batch would be suspected of killing it."""
         self._look()
         return self._supervision.state is WorkerState.READY
 
@@ -203,7 +203,7 @@ class _Life:
             if self.is_stopping:  # a caller that stops it now finds it busy
                 self._process.kill("was stopped")
         try:
-            job.run()
+            run_to_end(job.work())
         except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
             _log.exception("a job raised; its worker goes on")
         self._is_busy = False
@@ -268,7 +268,7 @@ class _Life:
 
     def _tell_lost(self, pid: int | None) -> None:
         if self._supervision.state is WorkerState.FAILED:
-            self._give_back()  # first: an item that is given up must be among the queued
+            self._give_back()  # first: items that are given up must be queued
         worker, team = self._worker(), self._team()
         if worker is not None and team is not None:
             team.worker_lost(worker, dataclasses.replace(self.status, pid=pid))
@@ -281,7 +281,7 @@ class _Life:
                 self._held.append(item)
         process, self._process = self._process, None
         while self._held:
-            self._held.pop(0).run()
+            run_to_end(self._held.pop(0).work())
         self._process = process
 
     def _end(self) -> None:

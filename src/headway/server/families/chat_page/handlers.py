@@ -19,7 +19,11 @@ class ChatPage:
         self._page = resources.files(__package__).joinpath("page.html").read_bytes()
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/chat", self.page, Access.OPEN)]
+        return [
+            Route(
+                "GET", "/chat", self.page, Access.OPEN, summary="A page to talk to a language model"
+            )
+        ]
 
     async def page(self, request: Request) -> Response:
         return Response(

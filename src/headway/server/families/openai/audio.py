@@ -13,11 +13,10 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.server.auth.access import Access
-from headway.server.families.openai.forms import read_form
+from headway.server.bodies.multipart_form import read_form
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import check_does
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_for_task
+from headway.server.service.routes import Errors, Gives, Route, Takes, no_query
 from headway.wire.messages import Request, Response
 
 TEXT = "text/plain; charset=utf-8"
@@ -81,7 +80,7 @@ class Transcription(TypedDict):
     usage: AudioUsage
 
 
-class Segment(TypedDict):
+class TranscriptSegment(TypedDict):
     id: int
     start: float
     end: float
@@ -95,7 +94,7 @@ class VerboseTranscription(TypedDict):
     task: Literal["transcribe"]
     duration: float
     text: str
-    segments: list[Segment]
+    segments: list[TranscriptSegment]
     language: NotRequired[str]
 
 
@@ -108,7 +107,18 @@ class Audio:
     def routes(self) -> list[Route]:
         return [
             Route(
-                "POST", "/v1/audio/transcriptions", self.transcriptions, Access.INFER, Errors.OPENAI
+                *("POST", "/v1/audio/transcriptions", self.transcriptions),
+                *(Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="A clip of speech as text",
+                takes=Takes(
+                    TranscriptionForm,
+                    is_decoded=False,
+                    null_is_absence=False,
+                    media="multipart/form-data",
+                ),
+                gives=Gives((Transcription, VerboseTranscription), ("text/plain",)),
+                task="automatic-speech-recognition",
             )
         ]
 
@@ -117,8 +127,9 @@ class Audio:
         kind = request.headers.get("content-type", "")
         form = (await asyncio.to_thread(read_form, kind, request.body)).fields_of(TranscriptionForm)
         form.check()
-        served = await find_or_wake(self._inference, request, form.model)
-        check_does(served, "automatic-speech-recognition")
+        served = await find_for_task(
+            self._inference, request, form.model, "automatic-speech-recognition"
+        )
         ask = ask_of({"language": form.language} if form.language else {}, request)
         with served.held():
             transcript = await served.predict(form.file, ask)

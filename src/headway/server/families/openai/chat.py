@@ -9,28 +9,34 @@ from msgspec import Meta
 from headway.core.generation.sampling import MOST_LOGPROBS
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.access import Access
-from headway.server.bodies.json_body import decode_fields
 from headway.server.bodies.neutral import Neutral, is_neutral
-from headway.server.families.openai.answers import ChatChoice, chat_completion, chat_head
-from headway.server.families.openai.asking import (
-    Generating,
+from headway.server.families.openai.answers import (
+    ChatChoice,
+    ChatCompletion,
+    UsageCount,
+    chat_completion,
+    chat_head,
+)
+from headway.server.families.openai.generation_request import (
+    CHAT,
+    MESSAGE,
+    PART,
+    GenerationRequest,
     check_room,
     language_of,
     too_long,
 )
-from headway.server.families.openai.events import DONE, answered, event_of
 from headway.server.families.openai.logprobs import chat_entry, chat_logprobs
-from headway.server.families.openai.neutral import CHAT, MESSAGE, PART
 from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
-from headway.server.families.openai.usage import Usage
+from headway.server.families.openai.writer import Writer, answered, event_of
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
-from headway.wire.messages import Answer, Headers, Request, Response
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.wire.messages import Answer, Request
 
 MOST_MESSAGES = 4096
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
@@ -40,9 +46,9 @@ _encode = msgspec.json.Encoder().encode
 _UNSUPPORTED = ("reasoning_effort", "audio", "prediction", "web_search_options", "chat_template")
 
 
-class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
-        **Generating.UNSUPPORTED,
+        **GenerationRequest.UNSUPPORTED,
         **dict.fromkeys(_UNSUPPORTED, ""),
         "prompt": "/v1/completions takes it; here a prompt is a message",
         "input": "this route takes messages",
@@ -63,11 +69,22 @@ class Chat:
         self._inference = inference
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/chat/completions", self.chat, Access.INFER, Errors.OPENAI)]
+        example = {
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_completion_tokens": 64,
+        }
+        return [
+            Route(
+                *("POST", "/v1/chat/completions", self.chat, Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="An answer to a chat's messages",
+                takes=Takes(ChatRequest, example, names_model=True),
+                gives=Gives(ChatCompletion, ("text/event-stream",)),
+                task="text-generation",
+            )
+        ]
 
-    async def chat(self, request: Request) -> Answer:
-        no_query(request)
-        asked = await decode_fields(request, ChatRequest)
+    async def chat(self, request: Request, asked: ChatRequest) -> Answer:
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             if is_own_chat(served):
@@ -80,7 +97,7 @@ async def _answer(request: Request, asked: ChatRequest, served: ServedModel) -> 
     messages = checked_messages(asked.messages)
     ask = ask_of({}, request)
     generation = await _generation(asked, messages, language)
-    usage = Usage(1, len(generation.prompts[0]), asked.n)
+    usage = UsageCount(1, len(generation.prompts[0]), asked.n)
     stream = cast(ServedStream, served.stream(generation, ask))
     writer = ChatWriter(asked, served.name, language, usage, ask)
     return await answered(stream, writer, as_events=asked.stream)
@@ -93,15 +110,15 @@ async def _generation(
         asked = msgspec.structs.replace(asked, max_tokens=_most(asked))
     if asked.top_logprobs is not None and not asked.logprobs:
         raise InvalidInput("top_logprobs: needs logprobs = true")
-    wishes = await asked.wishes(
+    sampling = await asked.sampling(
         language, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None
     )
     try:
         ids = await language.encode_chat(messages)
     except InputTooLarge as error:
         raise too_long(error) from None
-    check_room(language, len(ids), wishes, "messages")
-    return Generation((tuple(ids),), wishes, asked.n, shows_empty=asked.counts_always)
+    check_room(language, len(ids), sampling, "messages")
+    return Generation((tuple(ids),), sampling, asked.n, shows_empty=asked.counts_always)
 
 
 def _most(asked: ChatRequest) -> int:
@@ -175,22 +192,18 @@ def _part(part: Any, where: str) -> str:
 # ---- answers
 
 
-class ChatWriter:
-    """Spells one request's answers."""
-
+class ChatWriter(Writer):
     def __init__(
-        self, asked: ChatRequest, model: str, language: Language, usage: Usage, ask: Ask
+        self, asked: ChatRequest, model: str, language: Language, usage: UsageCount, ask: Ask
     ) -> None:
+        self._head = chat_head(model)
+        chunk_head = {**self._head, "object": "chat.completion.chunk"}
+        super().__init__(asked, chunk_head, usage, ask)
         self._asked = asked
         self._language = language
-        self._usage = usage
-        self._story = ask.story
-        self._explains = ask.story is not None
-        self._begun: dict[int, bytes] = {}  # by choice: what stands before each of its texts
-        self._head = chat_head(model)
-        start = _encode({**self._head, "object": "chat.completion.chunk"})[:-1]
+        self._begun: dict[int, bytes] = {}  # by choice: the beginning of each of its texts
         # A chunk with a text in it, the commonest one, up to the choice's number and to the text.
-        self._start = b"data: " + start + b',"choices":[{"index":'
+        self._start = b"data: " + _encode(chunk_head)[:-1] + b',"choices":[{"index":'
         self._counts = asked.counts_always
         self._set_end()
 
@@ -203,7 +216,7 @@ class ChatWriter:
         self._end = b',"logprobs":null,"finish_reason":null}]' + usage_part + b"}\n\n"
         self._text_end = b"}" + self._end
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: AnswerPiece) -> bytes:
         if self._counts:
             self._usage.count(piece)
             self._set_end()
@@ -212,7 +225,7 @@ class ChatWriter:
             return self._begun[choice] + _encode(text) + self._text_end
         return self._rare(piece)
 
-    def _rare(self, piece: Piece) -> bytes:
+    def _rare(self, piece: AnswerPiece) -> bytes:
         """The first of a choice, the last, or one with log-probabilities."""
         begin = b""
         if piece.choice not in self._begun:
@@ -230,28 +243,13 @@ class ChatWriter:
             written += self._chunk(piece.choice, {}, None, piece.finish_reason)
         return written
 
-    def tail(self) -> bytes:
-        head = {**self._head, "object": "chat.completion.chunk"}
-        last = b""
-        if self._explains:
-            more = {"usage": None} if self._asked.includes_usage else {}
-            last += event_of({**head, "choices": [], **more, "headway": self._usage.headway()})
-        if self._asked.includes_usage:
-            last += event_of({**head, "choices": [], "usage": self._usage.as_json()})
-        return last + DONE
-
-    def whole(self, pieces: list[Piece]) -> Response:
+    def answer(self, pieces: list[AnswerPiece]) -> ChatCompletion:
         for piece in pieces:
             self._usage.add(piece)
         choices = [self._choice(index, pieces) for index in range(self._asked.n)]
-        body = chat_completion(self._head, choices, self._usage.as_json())
-        headers: Headers = ()
-        if self._story is not None:
-            self._story.tell(self._usage.met.values())
-            headers = self._story.headers()
-        return Response(_encode(body), headers=headers)
+        return chat_completion(self._head, choices, self._usage.as_json())
 
-    def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
+    def _choice(self, index: int, pieces: list[AnswerPiece]) -> ChatChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = "".join(piece.text for piece in own)
         logprobs = chat_logprobs(own, self._language) if self._asked.logprobs else None
@@ -269,8 +267,7 @@ class ChatWriter:
         self, choice: int, delta: dict[str, Any], logprobs: Any, reason: str | None
     ) -> bytes:
         made: dict[str, Any] = {
-            **self._head,
-            "object": "chat.completion.chunk",
+            **self._event_head,
             "choices": [
                 {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             ],

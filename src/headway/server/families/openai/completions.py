@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
@@ -9,43 +10,46 @@ from msgspec import Meta
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.auth.access import Access
-from headway.server.bodies.json_body import decode_fields
 from headway.server.bodies.neutral import Neutral
-from headway.server.families.openai.answers import Completion, CompletionChoice, CompletionHead
-from headway.server.families.openai.asking import (
+from headway.server.families.openai.answers import (
+    Completion,
+    CompletionChoice,
+    CompletionHead,
+    UsageCount,
+)
+from headway.server.families.openai.generation_request import (
+    COMPLETION,
     MOST_CHOICES,
-    Generating,
+    GenerationRequest,
     check_room,
     language_of,
     too_long,
 )
-from headway.server.families.openai.events import DONE, answered, event_of
 from headway.server.families.openai.logprobs import (
     CompletionLogprobs,
     completion_logprobs,
     joined,
     prompt_logprobs,
 )
-from headway.server.families.openai.neutral import COMPLETION
-from headway.server.families.openai.usage import Usage
+from headway.server.families.openai.writer import Writer, answered
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
-from headway.wire.messages import Answer, Headers, Request, Response
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.wire.messages import Answer, Request
 
 _encode = msgspec.json.Encoder().encode
-_MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
+_MAX_TOKENS = 16  # OpenAI's default
 
 
-class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     NEUTRAL: ClassVar[Neutral] = COMPLETION
 
     prompt: str | list[Any]
-    echo: bool = False  # the prompt stands before its continuation
+    echo: bool = False  # the answer begins with the prompt
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
     @property
@@ -65,11 +69,18 @@ class Completions:
         self._inference = inference
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI)]
+        return [
+            Route(
+                *("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="Continuations of prompts",
+                takes=Takes(CompletionRequest, {"prompt": "Once upon a time"}, names_model=True),
+                gives=Gives(Completion, ("text/event-stream",)),
+                task="text-generation",
+            )
+        ]
 
-    async def completions(self, request: Request) -> Answer:
-        no_query(request)
-        asked = await decode_fields(request, CompletionRequest)
+    async def completions(self, request: Request, asked: CompletionRequest) -> Answer:
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)
@@ -81,7 +92,7 @@ async def _answer(request: Request, asked: CompletionRequest, served: ServedMode
         asked = msgspec.structs.replace(asked, max_tokens=_MAX_TOKENS)
     ask = ask_of({}, request)
     generation = await _generation(asked, language)
-    usage = Usage(len(generation.prompts), sum(map(len, generation.prompts)), asked.n)
+    usage = UsageCount(len(generation.prompts), sum(map(len, generation.prompts)), asked.n)
     writer = CompletionWriter(asked, generation, served.name, language, usage, ask)
     stream = cast(ServedStream, served.stream(generation, ask))
     return await answered(stream, writer, as_events=asked.stream)
@@ -98,7 +109,7 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
     computed = asked
     if asked.echo and not asked.shows_answer:
         computed = msgspec.structs.replace(asked, max_tokens=1)
-    wishes = await computed.wishes(
+    sampling = await computed.sampling(
         language, logprobs=asked.logprobs, scores_prompt=asked.scores_prompt
     )
     prompts = []
@@ -113,11 +124,11 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
             ids = each
         if not ids:
             raise InvalidInput("prompt: has no tokens")
-        check_room(language, len(ids), wishes, "prompt")
+        check_room(language, len(ids), sampling, "prompt")
         prompts.append(tuple(ids))
     return Generation(
         tuple(prompts),
-        wishes,
+        sampling,
         asked.n,
         shows_empty=asked.counts_always,
         shows_end=asked.scores_prompt,  # the prompt's log-probabilities come with the first token
@@ -138,24 +149,16 @@ def _prompts(given: str | list[Any]) -> list[str | list[int]]:
     return given
 
 
-class CompletionWriter:
-    """Spells one request's answers."""
-
+class CompletionWriter(Writer):
     def __init__(
         self,
         asked: CompletionRequest,
         generation: Generation,
         model: str,
         language: Language,
-        usage: Usage,
+        usage: UsageCount,
         ask: Ask,
     ) -> None:
-        self._asked = asked
-        self._generation = generation
-        self._language = language
-        self._usage = usage
-        self._story = ask.story
-        self._lengths: dict[int, int] = {}  # of the text so far, by choice
         self._head: CompletionHead = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
@@ -163,11 +166,16 @@ class CompletionWriter:
             "model": model,
             "system_fingerprint": None,
         }
+        super().__init__(asked, cast(Mapping[str, Any], self._head), usage, ask)
+        self._asked = asked
+        self._generation = generation
+        self._language = language
+        self._lengths: dict[int, int] = {}  # of the text so far, by choice
         # Every event is the same up to the choice's number, and after its finish_reason.
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":[{"index":'
         self._end = b'}],"usage":null}\n\n' if asked.includes_usage else b"}]}\n\n"
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: AnswerPiece) -> bytes:
         if self._asked.counts_always:
             self._usage.count(piece)
             self._end = b'}],"usage":' + _encode(self._usage.so_far()) + b"}\n\n"
@@ -182,38 +190,22 @@ class CompletionWriter:
             text = self._echo(choice) + text
             offset = 0
         self._lengths[choice] = offset + len(text)
-        told = b"null"
+        logprobs_json = b"null"
         if logprobs is not None:
-            told = _encode(self._logprobs([piece], offset, with_prompt=is_first))
+            logprobs_json = _encode(self._logprobs([piece], offset, with_prompt=is_first))
         reason = b"null" if finish_reason is None else _encode(finish_reason)
         return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b' % (
             *(self._start, choice, _encode(text)),
-            *(told, reason, self._end),
+            *(logprobs_json, reason, self._end),
         )
 
-    def tail(self) -> bytes:
-        last = b""
-        if self._story is not None:
-            more = {"usage": None} if self._asked.includes_usage else {}
-            told = {"choices": [], **more, "headway": self._usage.headway()}
-            last += event_of({**self._head, **told})
-        if self._asked.includes_usage:
-            usage = self._usage.as_json()
-            last += event_of({**self._head, "choices": [], "usage": usage})
-        return last + DONE
-
-    def whole(self, pieces: list[Piece]) -> Response:
+    def answer(self, pieces: list[AnswerPiece]) -> Completion:
         for piece in pieces:
             self._count(piece)
         choices = [self._choice(index, pieces) for index in range(self._generation.count)]
-        body: Completion = {**self._head, "choices": choices, "usage": self._usage.as_json()}
-        headers: Headers = ()
-        if self._story is not None:
-            self._story.tell(self._usage.met.values())
-            headers = self._story.headers()
-        return Response(_encode(body), headers=headers)
+        return {**self._head, "choices": choices, "usage": self._usage.as_json()}
 
-    def _choice(self, index: int, pieces: list[Piece]) -> CompletionChoice:
+    def _choice(self, index: int, pieces: list[AnswerPiece]) -> CompletionChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = self._echo(index)
         if self._asked.shows_answer:
@@ -224,13 +216,13 @@ class CompletionWriter:
         reason = own[-1].finish_reason
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def _count(self, piece: Piece) -> None:
+    def _count(self, piece: AnswerPiece) -> None:
         self._usage.add(piece)
         if not self._asked.shows_answer:
             self._usage.completion_tokens = 0
 
     def _logprobs(
-        self, pieces: list[Piece], offset: int, *, with_prompt: bool
+        self, pieces: list[AnswerPiece], offset: int, *, with_prompt: bool
     ) -> CompletionLogprobs:
         """Of one choice. `offset`: of the text of these pieces in the whole."""
         found: CompletionLogprobs | None = None

@@ -7,11 +7,9 @@ from msgspec import Meta
 
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
-from headway.server.bodies.json_body import decode_fields
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import check_does
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_for_task
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.server.service.vectors import base64_of, check_ids, shortened, texts_of, tokens_in
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
@@ -28,7 +26,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     user: str | None = None
 
 
-class Embedding(TypedDict):
+class EmbeddingObject(TypedDict):
     object: Literal["embedding"]
     index: int
     embedding: list[float] | str  # base64
@@ -42,26 +40,32 @@ class EmbeddingsUsage(TypedDict):
 class EmbeddingsAnswer(TypedDict):
     object: Literal["list"]
     model: str
-    data: list[Embedding]
+    data: list[EmbeddingObject]
     usage: EmbeddingsUsage
 
 
-class Embeddings:
+class EmbeddingsRoutes:
     """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/embeddings", self.embeddings, Access.INFER, Errors.OPENAI)]
+        return [
+            Route(
+                *("POST", "/v1/embeddings", self.embeddings, Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="Texts, or lists of token ids, as vectors",
+                takes=Takes(EmbeddingsRequest, {"input": ["hello", "world"]}, names_model=True),
+                gives=Gives(EmbeddingsAnswer),
+                task="feature-extraction",
+            )
+        ]
 
-    async def embeddings(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, EmbeddingsRequest)
-        served = await find_or_wake(self._inference, request, asked.model)
-        check_does(served, "feature-extraction")
-        wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
-        ask = ask_of(wishes, request)
+    async def embeddings(self, request: Request, asked: EmbeddingsRequest) -> Response:
+        served = await find_for_task(self._inference, request, asked.model, "feature-extraction")
+        parameters = {} if asked.truncate is None else {"truncate": asked.truncate}
+        ask = ask_of(parameters, request)
         texts = texts_of(asked.input, "input")
         check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)

@@ -6,24 +6,21 @@ Any model with one input `prompt` and one output `image`, the bytes of a PNG, ca
 import base64
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from headway.server.auth.access import Access
-from headway.server.bodies.background import AT_ONCE, Steps, background
-from headway.server.bodies.encoding import encode_in_steps
-from headway.server.bodies.json_body import decode_fields
+from headway.server.bodies.background import background
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import check_does
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
-from headway.signature.foreign import plain_of
+from headway.server.service.options import ask_of, find_for_task
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.wire.messages import Request, Response
 
 MAX_IMAGES = 10  # in one request, as OpenAI has it
-_AT_ONCE_BYTES = 2**16  # of images that are spelled in the event loop
+_AT_ONCE_BYTES = 2**16  # of images that are encoded in the event loop
 _MAX_SEED = 2**63 - 1 - MAX_IMAGES
 
 
@@ -66,30 +63,32 @@ class Images:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/v1/images/generations", self.generations, Access.INFER, Errors.OPENAI)
+            Route(
+                *("POST", "/v1/images/generations", self.generations, Access.INFER, Errors.OPENAI),
+                tag="openai",
+                summary="Images for a prompt, as PNG in base64",
+                takes=Takes(
+                    ImagesRequest, {"prompt": "a red disc", "size": "auto"}, names_model=True
+                ),
+                gives=Gives(ImagesAnswer),
+                task="text-to-image",
+            )
         ]
 
-    async def generations(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, ImagesRequest)
-        served = await find_or_wake(self._inference, request, asked.model)
-        check_does(served, "text-to-image")
+    async def generations(self, request: Request, asked: ImagesRequest) -> Response:
+        served = await find_for_task(self._inference, request, asked.model, "text-to-image")
         asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
         if sum(map(len, images)) > _AT_ONCE_BYTES:
-            body = await background.run(lambda steps: _spelled(images, steps))
+            body = await background.run(partial(_encoded, images))
         else:
-            body = _spelled(images, AT_ONCE)
+            body = _encoded(images)
         return Response(body, headers=asks[0].headers())
 
 
-def _spelled(images: Sequence[bytes], steps: Steps) -> bytes:
-    data = []
-    for image in images:
-        data.append(Image(base64.b64encode(image).decode("ascii")))
-        steps.rest()
-    answer = ImagesAnswer(int(time.time()), data)
-    return encode_in_steps(msgspec.to_builtins(answer), plain_of, steps)
+def _encoded(images: Sequence[bytes]) -> bytes:
+    data = [Image(base64.b64encode(image).decode("ascii")) for image in images]
+    return msgspec.json.encode(ImagesAnswer(int(time.time()), data))
 
 
 def _numbers(asked: ImagesRequest) -> range:

@@ -1,11 +1,11 @@
-"""How likely the tokens of an answer were, as OpenAI's two routes spell it."""
+"""Log-probabilities of tokens, in the form of OpenAI's two routes."""
 
 from collections.abc import Sequence
 from typing import TypedDict
 
 from headway.core.generation.sampling import Logprobs
 from headway.hosting.generation.language import Language
-from headway.hosting.generation.pieces import Piece
+from headway.hosting.generation.pieces import AnswerPiece
 from headway.models.chat.text import Detokenizer
 
 LEAST = -9999.0  # JSON has no -inf
@@ -33,23 +33,23 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
-def chat_entry(piece: Piece, language: Language) -> ChatLogprob | None:
+def chat_entry(piece: AnswerPiece, language: Language) -> ChatLogprob | None:
     """Of one token; None where the piece has none."""
     if piece.token is None or piece.logprobs is None:
         return None
     return {
-        **_spelled(language, piece.token, piece.logprobs.chosen),
-        "top_logprobs": [_spelled(language, token, value) for token, value in piece.logprobs.top],
+        **_entry(language, piece.token, piece.logprobs.chosen),
+        "top_logprobs": [_entry(language, token, value) for token, value in piece.logprobs.top],
     }
 
 
-def chat_logprobs(pieces: Sequence[Piece], language: Language) -> ChatLogprobs:
+def chat_logprobs(pieces: Sequence[AnswerPiece], language: Language) -> ChatLogprobs:
     entries = [chat_entry(piece, language) for piece in pieces]
     return {"content": [each for each in entries if each is not None], "refusal": None}
 
 
 def completion_logprobs(
-    pieces: Sequence[Piece], language: Language, offset: int
+    pieces: Sequence[AnswerPiece], language: Language, offset: int
 ) -> CompletionLogprobs:
     """The older route's: lists side by side. `offset`: where in the text the first token is."""
     tokens: list[str] = []
@@ -108,14 +108,14 @@ def _top(language: Language, token: int, logprobs: Logprobs) -> dict[str, float]
 
 def _name(language: Language, token: int) -> str:
     """As a key: tokens that are no text by themselves must not be taken for one another."""
-    spelled = language.bytes_of(token)
+    raw = language.bytes_of(token)
     try:
-        return spelled.decode()
+        return raw.decode()
     except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{each:02x}" for each in spelled)
+        return "bytes:" + "".join(f"\\x{each:02x}" for each in raw)
 
 
-def _spelled(language: Language, token: int, value: float) -> TokenLogprob:
+def _entry(language: Language, token: int, value: float) -> TokenLogprob:
     return {
         "token": _text(language, token),
         "logprob": max(LEAST, value),

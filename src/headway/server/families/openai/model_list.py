@@ -7,9 +7,9 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.server.auth.access import Access
-from headway.server.service.kinds import task_of
-from headway.server.service.models import Models
-from headway.server.service.routes import Errors, Route
+from headway.server.service.model_tasks import task_of
+from headway.server.service.models import VisibleModels
+from headway.server.service.routes import Errors, Gives, Route
 from headway.server.service.vectors import token_ids_of
 from headway.wire.messages import Request, Response
 
@@ -38,14 +38,24 @@ class ModelEntries(TypedDict):
 class ModelList:
     """Its routes and their handlers."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: VisibleModels) -> None:
         self._models = models
         self._created = int(time.time())
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/v1/models", self.models, Access.READ, Errors.OPENAI),
-            Route("GET", "/v1/models/{model}", self.model, Access.READ, Errors.OPENAI),
+            Route(
+                *("GET", "/v1/models", self.models, Access.READ, Errors.OPENAI),
+                tag="openai",
+                summary="The models that are served",
+                gives=Gives(ModelEntries),
+            ),
+            Route(
+                *("GET", "/v1/models/{model}", self.model, Access.READ, Errors.OPENAI),
+                tag="openai",
+                summary="One model",
+                gives=Gives(ModelEntry),
+            ),
         ]
 
     async def models(self, request: Request) -> Response:

@@ -5,24 +5,22 @@ Its texts are the answer, whole or as they come. Fields of the request that its 
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.bodies.background import Work
-from headway.server.bodies.encoding import encode_json, is_large
+from headway.server.bodies.encoding import encode_json
 from headway.server.families.openai.answers import (
     ChatChoice,
     ChatMessage,
     chat_completion,
     chat_head,
 )
-from headway.server.families.openai.events import DONE, error_event, event_of
-from headway.server.families.v2.generating import single, whole
-from headway.server.service.events import Events, event_in_steps
+from headway.server.families.openai.writer import DONE, error_event, event_of
+from headway.server.families.v2.text_generation import single, whole
+from headway.server.service.event_stream import Events
 from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints
 from headway.wire.messages import EVENT_HEADERS, Answer, Response, StreamResponse
@@ -85,13 +83,12 @@ class _EventWriter:
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = head
-        self._role = {"role": "assistant"}  # said with the first
+        self._role = {"role": "assistant"}  # sent with the first
 
-    def event_of(self, chunk: Any) -> bytes | Work:
-        text = _text(chunk)
-        value = self._value({**self._role, "content": text})
+    def event_of(self, chunk: Any) -> bytes:
+        value = self._value({**self._role, "content": _text(chunk)})
         self._role = {}
-        return partial(event_in_steps, value) if is_large(text) else event_of(value)
+        return event_of(value)
 
     def tail(self) -> bytes:
         return event_of(self._value({}, "stop")) + DONE

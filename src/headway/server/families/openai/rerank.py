@@ -11,11 +11,9 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
-from headway.server.bodies.json_body import decode_fields
 from headway.server.service.inference import Inference
-from headway.server.service.kinds import check_does
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_for_task
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 
@@ -61,24 +59,31 @@ class Reranking:
         self._inference = inference
 
     def routes(self) -> list[Route]:
-        return [
-            Route("POST", "/v1/rerank", self.rerank, Access.INFER, Errors.OPENAI),
-            # Of Cohere's newer client; the answer is the same.
-            Route("POST", "/v2/rerank", self.rerank, Access.INFER),
-        ]
+        example = {
+            "query": "what is the capital of France?",
+            "documents": ["Paris is the capital of France.", "Berlin is a city."],
+            "top_n": 1,
+        }
+        row = Route(
+            *("POST", "/v1/rerank", self.rerank, Access.INFER, Errors.OPENAI),
+            tag="openai",
+            summary="Documents by how well they fit a query, as Cohere has it",
+            takes=Takes(RerankRequest, example, names_model=True),
+            gives=Gives(RerankAnswer),
+            task="text-ranking",
+        )
+        # The second is for Cohere's newer client; the answer is the same.
+        return [row, row._replace(template="/v2/rerank", errors=Errors.TEXT)]
 
-    async def rerank(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, RerankRequest)
+    async def rerank(self, request: Request, asked: RerankRequest) -> Response:
         texts = _texts(asked)
-        served = await find_or_wake(self._inference, request, asked.model)
-        check_does(served, "text-ranking")
-        wishes: dict[str, Any] = {}
+        served = await find_for_task(self._inference, request, asked.model, "text-ranking")
+        parameters: dict[str, Any] = {}
         if asked.truncate is not None or served.takes_parameter("truncate"):
-            wishes["truncate"] = asked.truncate is not False
+            parameters["truncate"] = asked.truncate is not False
         if asked.max_tokens_per_doc is not None:
-            wishes["max_tokens_per_doc"] = asked.max_tokens_per_doc
-        ask = ask_of(wishes, request)
+            parameters["max_tokens_per_doc"] = asked.max_tokens_per_doc
+        ask = ask_of(parameters, request)
         pairs = [{"query": asked.query, "document": text} for text in texts]
         scores = await served.predict_many(pairs, ask)
         answer: RerankAnswer = {

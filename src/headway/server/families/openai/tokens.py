@@ -8,15 +8,14 @@ import msgspec
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.server.auth.access import Access
-from headway.server.bodies.background import AT_ONCE, Steps, background
+from headway.server.bodies.background import background
 from headway.server.bodies.encoding import encode_json
-from headway.server.bodies.json_body import decode_fields
-from headway.server.families.openai.asking import language_of
 from headway.server.families.openai.chat import checked_messages
-from headway.server.service.adapting import book_of
+from headway.server.families.openai.generation_request import language_of
+from headway.server.service.adapters import book_of
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake, no_query
-from headway.server.service.routes import Errors, Route
+from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.routes import Errors, Gives, Route, Takes
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 
@@ -60,23 +59,33 @@ class Tokens:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/tokenize", self.tokenize, Access.INFER, Errors.OPENAI),
-            Route("POST", "/detokenize", self.detokenize, Access.INFER, Errors.OPENAI),
+            Route(
+                *("POST", "/tokenize", self.tokenize, Access.INFER, Errors.OPENAI),
+                tag="plain",
+                summary="The tokens of a prompt or of messages",
+                takes=Takes(TokenizeRequest, {"prompt": "hello"}, names_model=True),
+                gives=Gives(Tokenized),
+                task="text-generation",
+            ),
+            Route(
+                *("POST", "/detokenize", self.detokenize, Access.INFER, Errors.OPENAI),
+                tag="plain",
+                summary="The text of tokens",
+                takes=Takes(DetokenizeRequest, {"tokens": [1]}, names_model=True),
+                gives=Gives(Detokenized),
+                task="text-generation",
+            ),
         ]
 
-    async def tokenize(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, TokenizeRequest)
+    async def tokenize(self, request: Request, asked: TokenizeRequest) -> Response:
         language = await self._language(request, asked.model)
         ids = await _ids_of(asked, language)
         strings = None
         if asked.return_token_strs:
-            strings = await _run(len(ids), lambda steps: _names(ids, language, steps))
+            strings = await _run(len(ids), lambda: [language.name_of(each) for each in ids])
         return await _json(Tokenized(len(ids), language.max_context, ids, strings))
 
-    async def detokenize(self, request: Request) -> Response:
-        no_query(request)
-        asked = await decode_fields(request, DetokenizeRequest)
+    async def detokenize(self, request: Request, asked: DetokenizeRequest) -> Response:
         language = await self._language(request, asked.model)
         if len(asked.tokens) > _MOST_TOKENS:
             raise InputTooLarge(
@@ -84,7 +93,7 @@ class Tokens:
                 limit=_MOST_TOKENS,
             )
         tokens = asked.tokens
-        text = await _run(len(tokens), lambda steps: _text_of(tokens, language, steps))
+        text = await _run(len(tokens), lambda: _text_of(tokens, language))
         return await _json(Detokenized(text))
 
     async def _language(self, request: Request, name: str | None) -> Language:
@@ -120,23 +129,13 @@ async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
     )
 
 
-async def _run(count: int, work: Callable[[Steps], T]) -> T:
-    """So many tokens: in the event loop, or off it."""
-    return work(AT_ONCE) if count <= _AT_ONCE else await background.run(work)
+async def _run(count: int, work: Callable[[], T]) -> T:
+    """In the event loop, or in a thread where there are many tokens."""
+    return work() if count <= _AT_ONCE else await background.run(work)
 
 
-def _names(ids: Sequence[int], language: Language, steps: Steps) -> list[str]:
-    names: list[str] = []
-    for start in range(0, len(ids), _AT_ONCE):
-        names += [language.name_of(each) for each in ids[start : start + _AT_ONCE]]
-        steps.rest()
-    return names
-
-
-def _text_of(ids: Sequence[int], language: Language, steps: Steps) -> str:
-    for start in range(0, len(ids), _AT_ONCE):
-        language.check_ids(ids[start : start + _AT_ONCE], "tokens")
-        steps.rest()
+def _text_of(ids: Sequence[int], language: Language) -> str:
+    language.check_ids(ids, "tokens")
     return language.decode(ids)
 
 

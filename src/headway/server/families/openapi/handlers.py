@@ -7,8 +7,8 @@ import msgspec
 
 from headway.server.auth.access import Access
 from headway.server.families.openapi.document import document_of
-from headway.server.service.models import Models
-from headway.server.service.routes import Route
+from headway.server.service.models import VisibleModels
+from headway.server.service.routes import Gives, Route
 from headway.wire.messages import Request, Response
 
 _PAGE = "page.html"
@@ -24,7 +24,7 @@ class OpenAPI:
 
     def __init__(
         self,
-        models: Models,
+        models: VisibleModels,
         rows: Sequence[Route],
         *,
         version: str = "0",
@@ -41,13 +41,21 @@ class OpenAPI:
         """The page of /docs says nothing of the models: for their description it asks with a
         key."""
         return [
-            Route("GET", "/", self.root, Access.OPEN),
-            Route("GET", "/openapi.json", self.openapi, Access.READ),
-            Route("GET", "/docs", self.docs, Access.OPEN),
+            Route(
+                *("GET", "/", self.root, Access.OPEN),
+                tag="huggingface",
+                summary="The models, and links; a browser is led to /docs",
+                gives=Gives(dict),
+            ),
+            Route(
+                *("GET", "/openapi.json", self.openapi, Access.READ),
+                summary="The routes, as OpenAPI 3.1",
+            ),
+            Route("GET", "/docs", self.docs, Access.OPEN, summary="The routes, as a page"),
         ]
 
     async def root(self, request: Request) -> Response:
-        """A browser is led to the page; a program is told what there is."""
+        """A browser is sent to /docs; a program gets the models and links."""
         if "text/html" in request.headers.get("accept", ""):
             return Response(status=307, content_type="text/plain", headers=(("Location", "docs"),))
         names = self._models.names(request.caller)  # none without a key

@@ -12,7 +12,7 @@ from headway.wire.messages import JSON, Request, Response
 NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
 EVENTS = "text/event-stream"
 _UNKNOWN = "application/octet-stream"
-# By their first bytes: (at, what stands there, the type).
+# By their first bytes: (offset, bytes, media type).
 _KINDS = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),

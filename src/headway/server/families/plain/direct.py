@@ -1,4 +1,4 @@
-"""The commonest request of the plain route, compiled for one model: JSON, one value, no wishes.
+"""The commonest request of the plain route, compiled for one model: JSON, one value, no options.
 
 Whatever is not exactly that (a batch, an upload, a mistake) is None here, and goes the general way,
 which also says what is wrong. Both ways give the same values and the same bytes.
@@ -15,11 +15,10 @@ from msgspec import Meta
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
-from headway.server.bodies.background import AT_ONCE, Steps
-from headway.server.bodies.encoding import encode_in_steps, is_large
+from headway.server.bodies.encoding import is_large
 from headway.server.bodies.json_body import SMALL_BYTES
 from headway.server.families.plain.answers import NOT_JSON
-from headway.server.service.direct import DirectCodec, DirectRequest
+from headway.server.service.direct_path import DirectCodec, DirectRequest
 from headway.server.service.dtypes import of_tensor
 from headway.server.service.json_data import element_type
 from headway.signature import Side
@@ -82,8 +81,8 @@ class ValueCodec:
     def is_large(self, outputs: Any) -> bool:
         return is_large(outputs)
 
-    def encode(self, request_id: str, outputs: Any, steps: Steps = AT_ONCE) -> bytes:
-        return _encoded(outputs, steps)
+    def encode(self, request_id: str, outputs: Any) -> bytes:
+        return _encoded(outputs)
 
 
 class RowCodec:
@@ -120,19 +119,14 @@ class RowCodec:
     def is_large(self, outputs: Any) -> bool:
         return bool(max([array.size for array in outputs.values()]) > _MOST_ELEMENTS)
 
-    def encode(self, request_id: str, outputs: Any, steps: Steps = AT_ONCE) -> bytes:
-        if steps is AT_ONCE:
-            named = {name: array[0].tolist() for name, array in outputs.items()}
-        else:
-            named = {name: array[0] for name, array in outputs.items()}
-        return _encoded(named if len(named) > 1 else next(iter(named.values())), steps)
+    def encode(self, request_id: str, outputs: Any) -> bytes:
+        named = {name: array[0].tolist() for name, array in outputs.items()}
+        return _encoded(named if len(named) > 1 else next(iter(named.values())))
 
 
-def _encoded(result: Any, steps: Steps) -> bytes:
+def _encoded(result: Any) -> bytes:
     try:
-        if steps is AT_ONCE:
-            return _ENCODER.encode(result)
-        return encode_in_steps(result, plain_of, steps)
+        return _ENCODER.encode(result)
     except NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error
 

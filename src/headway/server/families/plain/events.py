@@ -1,49 +1,31 @@
 """A stream on the plain route: each chunk as a server-sent event, `data: ` and its JSON."""
 
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.bodies.background import Steps, Work
-from headway.server.bodies.encoding import is_large
 from headway.server.families.plain.answers import NOT_JSON
-from headway.server.families.v2.generating import single
-from headway.server.service.events import Events, TextEvents, event_in_steps
+from headway.server.families.v2.text_generation import single
+from headway.server.service.event_stream import Events
 from headway.signature.foreign import encode_plain
 from headway.wire.messages import EVENT_HEADERS, StreamResponse
-
-_texts_of = TextEvents(b"data: ", b"\n\n").of
 
 
 async def answer_events(served: ServedModel, value: Any, ask: Ask) -> StreamResponse:
     """What fails before the first chunk is an ordinary error; later it is an event `error`."""
     stream = served.stream(value, ask) if served.streams else single(served, value, ask)
-    events = Events(stream, _event_of, _error_event, texts_of=_texts_of)
+    events = Events(stream, _event_of, _error_event)
     await events.start()
     return StreamResponse(events, headers=EVENT_HEADERS)
 
 
-def _event_of(chunk: Any) -> bytes | Work:
-    if is_large(chunk):
-        return partial(_large_event, chunk)
+def _event_of(chunk: Any) -> bytes:
     try:
         return b"data: %b\n\n" % encode_plain(chunk)
     except NOT_JSON as error:
-        raise _not_json(error) from error
-
-
-def _large_event(chunk: Any, steps: Steps) -> bytes:
-    try:
-        return event_in_steps(chunk, steps)
-    except NOT_JSON as error:
-        raise _not_json(error) from error
-
-
-def _not_json(error: Exception) -> ModelFailed:
-    return ModelFailed(f"a chunk is not JSON: {error}")
+        raise ModelFailed(f"a chunk is not JSON: {error}") from error
 
 
 def _error_event(error: HeadwayError) -> bytes:

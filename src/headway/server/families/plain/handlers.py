@@ -9,16 +9,14 @@ form is a value, too; streams are answered as server-sent events. `{"items": [â€
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
-from headway.hosting.registry import Ask, ItemsMean, ServedModel
+from headway.hosting.registry import Ask, ServedModel
 from headway.server.auth.access import Access
-from headway.server.bodies.background import Steps
 from headway.server.bodies.json_body import beyond_floats, decode_json, in_words
 from headway.server.families.plain.answers import (
     NOT_JSON,
@@ -29,10 +27,9 @@ from headway.server.families.plain.answers import (
 )
 from headway.server.families.plain.direct import is_direct, plain_codec
 from headway.server.families.plain.events import answer_events
-from headway.server.families.plain.reading import held_for, read_all
 from headway.server.families.plain.uploads import is_upload, read_upload
-from headway.server.families.v2.generating import whole
-from headway.server.service.direct import DirectPath
+from headway.server.families.v2.text_generation import whole
+from headway.server.service.direct_path import DirectPath
 from headway.server.service.examples import example_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake
@@ -57,8 +54,18 @@ class Plain:
         one, batch = "/v1/predict/{model}", "/v1/predict/{model}/batch"
         direct = self._direct.start
         return [
-            Route("POST", one, self.predict, Access.INFER, direct=direct, is_direct=is_direct),
-            Route("POST", batch, self.predict_batch, Access.INFER),
+            Route(
+                *("POST", one, self.predict, Access.INFER),
+                direct=direct,
+                is_direct=is_direct,
+                tag="plain",
+                summary="One value, or several as `items`, through a model",
+            ),
+            Route(
+                *("POST", batch, self.predict_batch, Access.INFER),
+                tag="plain",
+                summary="Several values as `items`, through a model",
+            ),
         ]
 
     async def predict(self, request: Request, model: str) -> Answer:
@@ -68,8 +75,8 @@ class Plain:
             ask = ask_of(parameters, request)
             with served.held():  # it comes to the queue later
                 return await _answer(request, served, await read_upload(request, served), ask)
-        with held_for(request, served):
-            value = await self._json(request, served, served.items_mean)
+        with served.held():  # its items come to the queue later
+            value = await _decoded(request, self._inference.limits.json_bytes)
             ask = ask_of(parameters, request)
             if served.items_mean != "one" and _is_batch(value):
                 if served.items_mean == "unclear":
@@ -85,25 +92,11 @@ class Plain:
         """The same body for every model, whatever its values look like."""
         served = await find_or_wake(self._inference, request, model)
         parameters = _parameters(request.query)
-        with held_for(request, served):
-            value = await self._json(request, served, "several")
+        with served.held():
+            value = await _decoded(request, self._inference.limits.json_bytes)
             if not _is_batch(value):
                 raise InvalidInput('an object with one field is expected: {"items": [...]}')
             return await self._answer_items(served, value["items"], ask_of(parameters, request))
-
-    async def _json(self, request: Request, served: ServedModel, items_mean: ItemsMean) -> Any:
-        """A value, or `{"items": â€¦}`; of a large body already as the model takes it."""
-        most = self._inference.limits.rows
-
-        def read(value: Any, steps: Steps) -> Any:
-            if items_mean == "one" or not _is_batch(value):
-                return read_all(served, [value], steps)[0]
-            items = value["items"]
-            is_fit = isinstance(items, list) and len(items) <= most and items_mean == "several"
-            # Where it does not fit, the object itself goes on, and is refused there.
-            return {"items": read_all(served, items, steps)} if is_fit else value
-
-        return await _decoded(request, read)
 
     async def _answer_items(self, served: ServedModel, items: Any, ask: Ask) -> Response:
         most = self._inference.limits.rows
@@ -128,16 +121,16 @@ def _hint(value: Any, schema: dict[str, Any]) -> str:
     if _innermost(example) is None:  # nothing is known of the values
         return ""
     if _is_of_rows(value, example):
-        said = json.dumps({"items": [example, example]}, ensure_ascii=False)
-        said = said if len(said) <= _MOST_SHOWN else '{"items": [...]}'
-        return f"; several rows are sent as {said}"
+        example_text = json.dumps({"items": [example, example]}, ensure_ascii=False)
+        example_text = example_text if len(example_text) <= _MOST_SHOWN else '{"items": [...]}'
+        return f"; several rows are sent as {example_text}"
     if type(value) is dict and not takes_object(schema):
         return f"; the body is the value itself, as in {json.dumps(example, ensure_ascii=False)}"
     return ""
 
 
 def _is_of_rows(value: Any, example: Any) -> bool:
-    """Whether it, or one of its fields, is a list of what stands in the example: the rows of an
+    """Whether it, or one of its fields, is a list of what the example has: the rows of an
     array, as the v2 routes and Python take them. The name of the one field may be too much."""
     if type(value) is dict and type(example) is dict:
         return any(_is_of_rows(value[name], example[name]) for name in value.keys() & example)
@@ -174,9 +167,9 @@ def _is_batch(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"items"}
 
 
-async def _decoded(request: Request, read: Callable[[Any, Steps], Any]) -> Any:
+async def _decoded(request: Request, limit_bytes: int) -> Any:
     try:
-        return await decode_json(request, read=read)
+        return await decode_json(request, limit_bytes=limit_bytes)
     except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
         raise InvalidInput(beyond_floats(request.body, error) or str(error)) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -215,7 +208,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _plain_or_error(value: Any) -> Any:
-    """For results that may stand beside errors: one that failed is told in its place."""
+    """For results beside errors: a failed one is replaced by its error."""
     return {"error": str(value)} if isinstance(value, HeadwayError) else plain_of(value)
 
 

@@ -12,8 +12,8 @@ import msgspec
 from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
 from headway.server.bodies.background import background
+from headway.server.bodies.multipart_form import read_form
 from headway.server.bodies.own_headers import timeout_s
-from headway.server.families.openai.forms import read_form
 from headway.signature import Decoded, Side
 from headway.signature.hints import admits, known, plain, spelled
 from headway.signature.values import field_hints, is_file
@@ -50,7 +50,7 @@ async def read_upload(request: Request, served: ServedModel) -> Decoded:
         return _of_body(request.body, kind, side, served.name)
 
     limit_s = timeout_s(request.headers)
-    return Decoded(await background.run(lambda _: read(), timeout_s=limit_s))
+    return Decoded(await background.run(read, timeout_s=limit_s))
 
 
 def _kind(request: Request) -> str:
@@ -104,7 +104,7 @@ def _of_form(form: Any, side: Side, name: str) -> Any:
 
 
 def _of_field(value: Any, hint: Any) -> Any:
-    """Of a record: a file for a text is that text; what is neither stands as JSON in the form."""
+    """Of a record: a file for a text is that text; any other field is JSON."""
     if known(hint) is None:
         return value
     if isinstance(value, bytes):
@@ -116,7 +116,7 @@ def _of_field(value: Any, hint: Any) -> Any:
     try:
         return msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
-        return value  # said when it is checked
+        return value  # the check reports it
 
 
 def _text(body: bytes) -> str:

@@ -1,12 +1,10 @@
 """What v2's routes beside inference take and answer. `/openapi.json` describes these types."""
 
-from typing import Annotated, Any, Generic, TypedDict, TypeVar
+from typing import Annotated, Generic, TypedDict, TypeVar
 
 from msgspec import Meta, Struct, field
 
 from headway.hosting.statistics import TritonStatistics
-from headway.server.families.v2.model_config import ModelConfiguration, ModelMetadata
-from headway.server.service.shared_memory import SharedRegion
 
 Parameters = TypeVar("Parameters")
 Count = Annotated[int, Meta(ge=0)]
@@ -16,7 +14,7 @@ class IndexRequest(Struct, frozen=True, forbid_unknown_fields=True):
     ready: bool = False
 
 
-class IndexEntry(Struct, frozen=True):
+class RepositoryEntry(Struct, frozen=True):
     name: str
     version: str
     state: str
@@ -110,13 +108,3 @@ class ServerMetadata(Struct, frozen=True):
 
 class AllStatistics(TypedDict):
     model_stats: list[TritonStatistics]
-
-
-TAKEN: list[Any] = [
-    *(IndexRequest, RegisterRequest, LoadRequest, UnloadRequest),
-]
-ANSWERED: list[Any] = [
-    *(IndexEntry, Loaded, Unloaded, Live, Ready, ModelReady, ModelNames, ServerMetadata),
-    *(ModelMetadata, ModelConfiguration, AllStatistics, SharedRegion),
-    *(TraceSettings, LogSettings),  # taken, too: what is not known is refused, even as null
-]

@@ -6,22 +6,19 @@ is an InvalidInput that names the tensor. JSON cannot say NaN or infinity: refus
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from headway.errors import InvalidInput, called
-from headway.server.bodies.background import AT_ONCE, Steps
-from headway.server.bodies.json_body import in_words
-from headway.server.bodies.outline import outline_of
-from headway.server.service.dtypes import BF16, BYTES, Datatype
+from headway.server.bodies.json_body import SMALL_BYTES, check_size, check_values, in_words
+from headway.server.service.dtypes import BYTES, Datatype
 from headway.server.service.json_data import (
     WireInput,
     count_commas,
     is_absent,
     json_data,
-    json_pieces,
     read_json,
 )
 from headway.server.service.requests import (
@@ -33,7 +30,6 @@ from headway.server.service.requests import (
     check_known,
     count_of,
     flag_of,
-    is_large_json,
     open_regions,
     requested_outputs,
     share,
@@ -53,9 +49,7 @@ from headway.server.service.tensors import (
     to_raw,
 )
 
-LARGE_BYTES = 256 * 2**10  # of JSON or texts: decoding takes about a millisecond
 _CHECKED_BYTES = 4 * 2**10  # larger bodies are held against the signature before data is read
-_DATA_LEVEL = 4  # of its brackets in {"inputs":[{"data":[…]}]}
 JSON = "application/json"
 BINARY = "application/octet-stream"
 
@@ -93,78 +87,21 @@ _ENCODER = msgspec.json.Encoder()
 _NO_PARAMETERS: Parameters = {}
 
 
-class Parsed(NamedTuple):
-    """All of a request but its tensors' data, which has not been looked at."""
-
-    wire: WireRequest
-    tail: "_Tail"
-    datatypes: dict[str, Datatype]
-    is_slow: bool  # would reading the data hold an event loop up?
-
-
 def decode(
     body: bytes,
     header_length: int | None = None,
     *,
     signature: TensorSignature = ANY_SIGNATURE,
     regions: Regions | None = None,
-    steps: Steps = AT_ONCE,
 ) -> InferRequest:
     """`header_length` is how much of the body is JSON: None for all, 0 for a lone raw tensor,
     whose shape then comes from the signature."""
     if header_length == 0:
         return _decode_raw(body, signature)
-    parsed = parse(body, header_length, signature, steps)
-    return read(parsed, regions=regions, steps=steps)
-
-
-def is_large(body: bytes, header_length: int | None) -> bool:
-    """Would parsing hold an event loop up? Raw tensors behind a short JSON do not."""
-    return len(body) > LARGE_BYTES and (not header_length or header_length > LARGE_BYTES)
-
-
-def parse(
-    body: bytes, header_length: int | None, signature: TensorSignature, steps: Steps = AT_ONCE
-) -> Parsed:
-    """What the request says of its tensors, held against the signature."""
-    if header_length is None:
-        wire, tail = _parse(body, steps), _NO_TAIL
-    elif not 0 < header_length <= len(body):
-        raise InvalidInput(
-            f"Inference-Header-Content-Length is {header_length}, the body has {len(body)} bytes"
-        )
-    else:
-        view = memoryview(body)
-        wire, tail = _parse(view[:header_length], steps), _Tail(view[header_length:])
-    datatypes: dict[str, Datatype] = {}
-    size_bytes, is_slow, is_shared = 0, False, False
-    for each in wire.inputs:
-        name = each.name
-        if name in datatypes:
-            raise InvalidInput(f"{called(name)} is given twice")
-        datatype = datatypes[name] = datatype_named(name, each.datatype)
-        if each.parameters and "shared_memory_region" in each.parameters:
-            is_shared = True
-            what = f"{called(name)}"
-            size_bytes += count_of(each.parameters, "shared_memory_byte_size", what) or 0
-        is_slow = is_slow or datatype is BYTES or datatype is BF16
-    if is_shared or len(body) > min(_CHECKED_BYTES, signature.max_elements):
-        promised = [
-            Promised(each.name, datatypes[each.name], each.shape, count_commas(each.data))
-            for each in wire.inputs
-        ]
-        signature.check_promised(promised, size_bytes)
-        is_slow = size_bytes > LARGE_BYTES or (is_slow and size_bytes + len(body) > LARGE_BYTES)
-    else:
-        is_slow = False
-    return Parsed(wire, tail, datatypes, is_slow)
-
-
-def read(parsed: Parsed, *, regions: Regions | None = None, steps: Steps = AT_ONCE) -> InferRequest:
-    wire, tail, datatypes, _ = parsed
+    wire, tail = _parse(body, header_length, signature)
+    datatypes = _checked(wire, len(body), signature)
     inputs = {
-        each.name: _read_input(each, datatypes[each.name], tail, regions, steps)
-        for each in wire.inputs
+        each.name: _read_input(each, datatypes[each.name], tail, regions) for each in wire.inputs
     }
     tail.finish()
     parameters = wire.parameters or _NO_PARAMETERS
@@ -186,6 +123,49 @@ def read(parsed: Parsed, *, regions: Regions | None = None, steps: Steps = AT_ON
     )
 
 
+def is_large(body: bytes, header_length: int | None, signature: TensorSignature) -> bool:
+    """Whether decoding would hold up the event loop. Raw numbers behind a short JSON do not."""
+    if len(body) <= SMALL_BYTES:
+        return False
+    return not header_length or header_length > SMALL_BYTES or signature.converts_raw
+
+
+def _parse(
+    body: bytes, header_length: int | None, signature: TensorSignature
+) -> tuple[WireRequest, "_Tail"]:
+    """The request, with its tensors' data not decoded yet."""
+    if header_length is None:
+        return _decode_json(body, signature), _NO_TAIL
+    if not 0 < header_length <= len(body):
+        raise InvalidInput(
+            f"Inference-Header-Content-Length is {header_length}, the body has {len(body)} bytes"
+        )
+    view = memoryview(body)
+    return _decode_json(view[:header_length], signature), _Tail(view[header_length:])
+
+
+def _checked(wire: WireRequest, body_bytes: int, signature: TensorSignature) -> dict[str, Datatype]:
+    """The datatype of each tensor. Raises InvalidInput or InputTooLarge where the request does not
+    fit the signature, before any data is decoded."""
+    datatypes: dict[str, Datatype] = {}
+    shared_bytes, is_shared = 0, False
+    for each in wire.inputs:
+        name = each.name
+        if name in datatypes:
+            raise InvalidInput(f"{called(name)} is given twice")
+        datatypes[name] = datatype_named(name, each.datatype)
+        if each.parameters and "shared_memory_region" in each.parameters:
+            is_shared = True
+            shared_bytes += count_of(each.parameters, "shared_memory_byte_size", called(name)) or 0
+    if is_shared or body_bytes > min(_CHECKED_BYTES, signature.max_elements):
+        promised = [
+            Promised(each.name, datatypes[each.name], each.shape, count_commas(each.data))
+            for each in wire.inputs
+        ]
+        signature.check_promised(promised, shared_bytes)
+    return datatypes
+
+
 def encode(
     model_name: str,
     version: str,
@@ -195,57 +175,37 @@ def encode(
     signature: TensorSignature = ANY_SIGNATURE,
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
-    steps: Steps = AT_ONCE,
 ) -> tuple[bytes, str, int | None]:
     """The body, its content type, and how much of it is JSON where that is not all of it."""
     wanted = request.outputs or [RequestedOutput(name, request.is_binary) for name in outputs]
     written: list[WireResult] = []
     buffers: list[bytes] = []
-    lists: dict[int, list[bytes]] = {}  # long ones, by the number of their output
     is_binary = False
     for want in wanted:
         array, datatype = take_output(want, outputs, signature, labels)
         output = WireResult(want.name, datatype.name, array.shape)
         if want.shared is not None:
-            share(want, want.shared, to_raw(array, datatype, steps), regions)
+            share(want, want.shared, to_raw(array, datatype), regions)
         elif want.is_binary:
             is_binary = True
-            buffers.append(to_raw(array, datatype, steps))
+            buffers.append(to_raw(array, datatype))
             output.parameters = {"binary_data_size": len(buffers[-1])}
-        elif is_large_json(array):
-            lists[len(written)] = json_pieces(want.name, array, datatype, steps)
         else:
             output.data = json_data(want.name, array, datatype)
         written.append(output)
     response = WireResponse(model_name, version, written, request.id)
-    head = _joined(response, lists) if lists else _ENCODER.encode(response)
+    head = _ENCODER.encode(response)
     if not is_binary:
         return head, JSON, None
     return b"".join([head, *buffers]), BINARY, len(head)
 
 
-def _joined(response: WireResponse, lists: Mapping[int, list[bytes]]) -> bytes:
-    """What the encoder would write, with the data of these outputs, which is written already."""
-    named = {"model_name": response.model_name, "model_version": response.model_version}
-    parts = [_ENCODER.encode(named)[:-1], b',"outputs":[']
-    for number, output in enumerate(response.outputs):
-        encoded = _ENCODER.encode(output)
-        if number in lists:  # it is the last field but parameters, which only raw tensors have
-            parts += (encoded[:-1], b',"data":', *lists[number], b"}")
-        else:
-            parts.append(encoded)
-        parts.append(b",")
-    parts[-1] = b',"id":%b}' % _ENCODER.encode(response.id) if response.id else b"}"
-    parts.insert(-1, b"]")
-    return b"".join(parts)
-
-
-def _parse(body: Buffer, steps: Steps) -> WireRequest:
+def _decode_json(body: Buffer, signature: TensorSignature) -> WireRequest:
+    if len(body) > SMALL_BYTES:
+        check_size(len(body), signature.max_json_bytes)
+        check_values(body)
     try:
-        if len(body) <= LARGE_BYTES:
-            return _REQUEST.decode(body)
-        outline, lists = outline_of(body, _DATA_LEVEL, steps)
-        wire = _REQUEST.decode(outline)
+        return _REQUEST.decode(body)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the request is not as expected: {error}") from error
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -253,11 +213,6 @@ def _parse(body: Buffer, steps: Steps) -> WireRequest:
         raise InvalidInput(f"the request is {is_what}") from error
     except RecursionError as error:
         raise InvalidInput("the request's JSON is nested too deeply") from error
-    for each in wire.inputs:
-        text = lists.get(bytes(each.data))
-        if text is not None:
-            each.data = Raw(text)
-    return wire
 
 
 class _Tail:
@@ -287,9 +242,7 @@ class _Tail:
 _NO_TAIL = _Tail(b"")  # nothing can be taken from it, so it can be shared
 
 
-def _read_input(
-    wire: WireInput, datatype: Datatype, tail: _Tail, regions: Regions | None, steps: Steps
-) -> Array:
+def _read_input(wire: WireInput, datatype: Datatype, tail: _Tail, regions: Regions | None) -> Array:
     parameters = wire.parameters
     if parameters:
         what = f"{called(wire.name)}"
@@ -305,8 +258,8 @@ def _read_input(
                 raw: Buffer = open_regions(regions, what).read(shared)
             else:
                 raw = tail.take(wire.name, size or 0)
-            return from_raw(wire.name, datatype, wire.shape, raw, steps)
-    return read_json(wire, datatype, steps)
+            return from_raw(wire.name, datatype, wire.shape, raw)
+    return read_json(wire, datatype)
 
 
 def _decode_raw(body: bytes, signature: TensorSignature) -> InferRequest:

@@ -1,4 +1,4 @@
-"""The commonest v2 request, compiled for one model: JSON, one row of each input, no wishes.
+"""The commonest v2 request, compiled for one model: JSON, one row of each input, no options.
 
 msgspec decodes and checks it in one go against types made from the signature. Whatever is not
 exactly that (binary, more rows, parameters, chosen outputs, a mistake) is None here, and goes the
@@ -13,11 +13,10 @@ import msgspec
 import numpy
 from msgspec import Meta
 
-from headway.server.bodies.background import AT_ONCE, Steps
-from headway.server.families.v2.codec import LARGE_BYTES
-from headway.server.service.direct import DirectRequest
+from headway.server.bodies.json_body import SMALL_BYTES
+from headway.server.service.direct_path import DirectRequest
 from headway.server.service.dtypes import BYTES, Datatype
-from headway.server.service.json_data import element_type, json_data, json_pieces
+from headway.server.service.json_data import element_type, json_data
 from headway.server.service.requests import is_large_json
 from headway.server.service.tensors import Array, TensorSignature, objects
 
@@ -45,7 +44,7 @@ class JsonCodec:
 
     def decode(self, body: bytes) -> DirectRequest | None:
         """None: not for us."""
-        if len(body) > LARGE_BYTES:  # it would hold the event loop up
+        if len(body) > SMALL_BYTES:  # it would hold up the event loop
             return None
         try:
             request = self._decoder.decode(body)
@@ -63,17 +62,12 @@ class JsonCodec:
                 return True
         return False
 
-    def encode(
-        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
-    ) -> bytes:
+    def encode(self, request_id: str, outputs: Mapping[str, Array]) -> bytes:
         """Raises what the general way would."""
         parts = [self._start]
         for name, array in outputs.items():
             start, datatype = self._start_of(name, array)
-            if is_large_json(array):
-                parts += (start, *json_pieces(name, array, datatype, steps), b"},")
-            else:
-                parts += (start, _ENCODER.encode(json_data(name, array, datatype)), b"},")
+            parts += (start, _ENCODER.encode(json_data(name, array, datatype)), b"},")
         parts[-1] = b"}]"
         parts.append(b',"id":' + _ENCODER.encode(request_id) + b"}" if request_id else b"}")
         return b"".join(parts)

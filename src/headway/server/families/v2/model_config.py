@@ -35,7 +35,7 @@ class ModelMetadata(TypedDict):
     outputs: list[TensorMetadata]
 
 
-class Port(TypedDict):
+class TensorConfig(TypedDict):
     name: str
     data_type: str
     dims: list[int]
@@ -57,8 +57,8 @@ class ModelConfiguration(TypedDict):
     backend: str
     version_policy: dict[str, Any]
     max_batch_size: Annotated[int, Meta(ge=0)]
-    input: list[Port]
-    output: list[Port]
+    input: list[TensorConfig]
+    output: list[TensorConfig]
     dynamic_batching: NotRequired[dict[str, Any]]
     instance_group: list[InstanceGroup]
     model_transaction_policy: dict[str, bool]
@@ -80,9 +80,9 @@ def with_contents(metadata: ModelMetadata, model: ServedModel) -> ModelMetadata:
     """And what texts are, where they are more than texts, as MLServer says it. (Triton's messages
     of gRPC have no place for it.)"""
     ports = [*metadata["inputs"], *metadata["outputs"]]
-    for told, tensor in zip(ports, [*model.inputs, *model.outputs], strict=True):
+    for port, tensor in zip(ports, [*model.inputs, *model.outputs], strict=True):
         if tensor.content_type:
-            told["parameters"] = {"content_type": tensor.content_type}
+            port["parameters"] = {"content_type": tensor.content_type}
     return metadata
 
 
@@ -139,7 +139,7 @@ def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[TensorMetada
     ]
 
 
-def _inputs(model: ServedModel) -> list[Port]:
+def _inputs(model: ServedModel) -> list[TensorConfig]:
     """Triton's image clients need the order of the axes, and have no other way to learn it."""
     ports = _ports(_sent(model.inputs, model), model)
     return [{**port, "format": _format(port["dims"])} for port in ports]
@@ -152,7 +152,7 @@ def _format(dims: Sequence[int]) -> Literal["FORMAT_NONE", "FORMAT_NCHW", "FORMA
     return "FORMAT_NONE"
 
 
-def _ports(tensors: Sequence[Tensor], model: ServedModel) -> list[Port]:
+def _ports(tensors: Sequence[Tensor], model: ServedModel) -> list[TensorConfig]:
     """Triton leaves the rows out of `dims`."""
     return [
         {

@@ -40,7 +40,7 @@ class Reflection:
             return self._error(Status.NOT_FOUND)
 
     def _described(self, asked: str | None, request: Any) -> Any:
-        """Raises KeyError for what there is not."""
+        """Raises KeyError for an unknown name."""
         files, messages = self._files, self._messages
         match asked:
             case "file_by_filename":

@@ -1,0 +1,125 @@
+"""In a closed loop: how many callers a batch waits for, and how many of those here share it.
+
+A batch starts when so many are here as bring the most answers a second (`returns`). Where many
+more are here at once, because they all think for the same time, they are served in parts: one is
+served while the others think. Callers that wait for each other come back together all the same,
+which only a trial shows: where parts do not bring more, they are given up for a while.
+"""
+
+from typing import NamedTuple
+
+from headway.core.batching.arrivals import Arrivals
+from headway.core.batching.returns import EQUAL, GAIN, Start, best_of, starts, together
+from headway.core.costs import Costs, size_class
+from headway.core.queueing.queue import Lane
+from headway.core.queueing.running import Running
+
+_LOOK_EVERY = 8  # batches, once the first are known
+_SHORT_OF = 0.25  # of a part: so many fewer make a part of their own
+_TRIAL = 4  # batches before it is looked whether parts have paid
+_REST = 256  # batches to wait after they have not; after each further failure twice as many
+
+
+class Gathering:
+    def __init__(self, costs: Costs, arrivals: Arrivals, running: Running, max_rows: int) -> None:
+        self._costs = costs
+        self._arrivals = arrivals
+        self._running = running
+        self._max_rows = max_rows
+        self._start: Start | None = None
+        self._key: tuple[int, int, int, int] = (-1, 0, 0, 0)
+        self._trial: _Trial | None = None
+        self._rest_until = 0  # by the number of batches
+        self._rest = _REST
+
+    def start(self, lane: Lane) -> Start | None:
+        """With how many items a batch starts best; None: too little is known."""
+        arrivals = self._arrivals
+        batches = arrivals.batches
+        each = round(2 * lane.rows / lane.items)
+        callers = -(-arrivals.callers // self._running.workers)
+        is_new = batches < _LOOK_EVERY or self._trial is not None
+        turn = batches if is_new else batches // _LOOK_EVERY
+        key = turn, callers, size_class(lane.mean_size), each
+        if key != self._key:
+            self._key = key
+            self._start = self._best(callers, lane.mean_size, lane.rows / lane.items)
+        return self._start
+
+    def part_rows(self, lane: Lane) -> int:
+        """How many of the lane's rows share a batch."""
+        start = self.start(lane)
+        if start is None or self._trial is None:
+            return lane.rows
+        return -(-lane.rows // max(1, int(lane.items / start.items + _SHORT_OF)))
+
+    def _best(self, callers: int, size: int, item_rows: float) -> Start | None:
+        if self._trial is not None:
+            if self._do_parts_pay(self._trial, callers):
+                return self._trial.parts
+            self._trial, self._arrivals.served_in_parts = None, 0
+        seconds, is_known = self._seconds(callers, size, item_rows)
+        away, most = self._arrivals.returns.away(), len(seconds) - 1
+        if away is None or not most:
+            return None
+        found = starts(away, callers, seconds, most)
+        if self._running.workers > 1 or callers > most or not away.is_in_step(seconds[1]):
+            best = best_of(found)
+            return best if best.rate_rps > GAIN * found[0].rate_rps else found[0]
+        all_ = together(away, callers, seconds, most)
+        parts = [each for each in found if 2.0 * each.items <= most]
+        if not is_known or not parts or self._arrivals.batches < self._rest_until:
+            return all_
+        if self._costs.mean_ratio() > GAIN:  # a batch that takes long holds the other parts up
+            return all_
+        best = best_of(parts)
+        if best.rate_rps <= EQUAL * all_.rate_rps:
+            return all_
+        batches, at, answered = _now(self._arrivals)
+        self._trial = _Trial(best, all_.rate_rps, batches + 2, at, answered)
+        self._arrivals.served_in_parts = callers
+        return best
+
+    def _seconds(self, callers: int, size: int, item_rows: float) -> tuple[list[float], bool]:
+        """What a batch takes, by items; and is that known for as many as may share one?"""
+        by_rows, scale = self._costs.by_rows(size)
+        best = min(self._costs.best_rows(size), self._max_rows)
+        most = min(callers, max(1, int(best / item_rows)))
+        seconds = [0.0]
+        for items in range(1, most + 1):
+            batch_s = by_rows[min(self._max_rows, round(items * item_rows))]
+            if batch_s is None:
+                return seconds, False
+            seconds.append(batch_s * scale)
+        return seconds, True
+
+    def _do_parts_pay(self, trial: "_Trial", callers: int) -> bool:
+        """Are as many answered as if all shared one batch?"""
+        arrivals = self._arrivals
+        if callers != arrivals.served_in_parts:
+            return False
+        batches, at, answered = _now(arrivals)
+        if batches <= trial.batches:  # the first of them are still on their way
+            self._trial = trial._replace(at=at, answered=answered)
+        if batches < trial.batches + _TRIAL:
+            return True
+        if answered - trial.answered >= trial.together_rps * (at - trial.at):
+            self._trial = trial._replace(batches=batches, at=at, answered=answered)
+            return True
+        self._rest_until = batches + self._rest
+        self._rest *= 2
+        return False
+
+
+class _Trial(NamedTuple):
+    """Callers that come all at once are served in parts."""
+
+    parts: Start
+    together_rps: float  # what one batch for all would answer
+    batches: int  # when it is measured from: soon after it began, or was last found to pay
+    at: float
+    answered: int  # items, until then
+
+
+def _now(arrivals: Arrivals) -> tuple[int, float, int]:
+    return arrivals.batches, arrivals.last_completion, arrivals.answered

@@ -1,0 +1,59 @@
+"""`response_format`, and vLLM's `structured_outputs`: the form that an answer must have."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from headway.errors import InvalidInput
+from headway.models.chat.grammars import grammar_of_choice, grammar_of_regex, grammar_of_schema
+
+_OBJECT = {"type": "object"}
+_KINDS = ("text", "json_object", "json_schema")
+
+
+class AnswerFormat(NamedTuple):
+    grammar: str
+    field: str  # that asked for it
+
+
+def format_of(
+    response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None
+) -> AnswerFormat | None:
+    """None: any text. Raises InvalidInput, by name."""
+    if response_format is not None and structured_outputs is not None:
+        raise InvalidInput("structured_outputs: cannot be combined with response_format")
+    if structured_outputs is not None:
+        return _structured(structured_outputs)
+    return None if response_format is None else _response_format(response_format)
+
+
+def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
+    field = "response_format"
+    kind = given.get("type")
+    if kind not in _KINDS:
+        raise InvalidInput(f"{field}.type: {kind!r:.40} is none of {', '.join(_KINDS)}")
+    known = {"type", "json_schema"} if kind == "json_schema" else {"type"}
+    for name in given.keys() - known:
+        raise InvalidInput(f"{field}.{name}: there is no such field")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return AnswerFormat(grammar_of_schema(_OBJECT, field), field)
+    inner = given.get("json_schema")
+    if not isinstance(inner, Mapping) or "schema" not in inner:
+        raise InvalidInput(f"{field}.json_schema: an object with a schema is expected")
+    for name in inner.keys() - {"name", "description", "schema", "strict"}:
+        raise InvalidInput(f"{field}.json_schema.{name}: there is no such field")
+    where = f"{field}.json_schema.schema"
+    return AnswerFormat(grammar_of_schema(inner["schema"], where), where)
+
+
+def _structured(given: Mapping[str, Any]) -> AnswerFormat:
+    field = "structured_outputs"
+    given_forms = {name: value for name, value in given.items() if value is not None}
+    makers = {"json": grammar_of_schema, "regex": grammar_of_regex, "choice": grammar_of_choice}
+    for name in given_forms.keys() - makers.keys():
+        raise InvalidInput(f"{field}.{name}: there is no such field; there are {', '.join(makers)}")
+    if len(given_forms) != 1:
+        raise InvalidInput(f"{field}: one of {', '.join(makers)} is expected")
+    ((name, value),) = given_forms.items()
+    return AnswerFormat(makers[name](value, f"{field}.{name}"), f"{field}.{name}")

@@ -1,0 +1,97 @@
+"""An answer as it comes, as OpenAI's server-sent events; or whole, once all of it is there.
+
+Both take pieces from a stream that hands over all that has come, once a step. What an event of a
+token says is the route's own (`ChatWriter.piece` in `chat.py`);
+`server/service/event_stream.py` writes it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headway.errors import HeadwayError, InputTooLarge
+from headway.hosting.generation.pieces import AnswerPiece
+from headway.hosting.registry import Ask
+from headway.hosting.streaming import ServedStream
+from headway.server.families.openai.answers import UsageCount
+from headway.server.families.openai.generation_request import GenerationRequest, too_long
+from headway.server.service.errors import param_of, status_of
+from headway.server.service.event_stream import Events, Pumping
+from headway.server.service.openai_errors import openai_error
+from headway.wire.messages import EVENT_HEADERS, Answer, Headers, Response, StreamResponse
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event_of(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def error_event(error: HeadwayError) -> bytes:
+    """What went wrong after the answer had begun: OpenAI's client raises it."""
+    status = status_of(error).http
+    body = openai_error(status, str(error), code=error.code, param=param_of(error))
+    return event_of({"error": body})
+
+
+class Writer:
+    """Encodes one request's answers: as events, or whole."""
+
+    def __init__(
+        self, asked: GenerationRequest, head: Mapping[str, Any], usage: UsageCount, ask: Ask
+    ) -> None:
+        """`head`: what every event begins with."""
+        self._includes_usage = asked.includes_usage
+        self._event_head = head
+        self._usage = usage
+        self._story = ask.story
+
+    def piece(self, piece: AnswerPiece) -> bytes:
+        raise NotImplementedError
+
+    def answer(self, pieces: list[AnswerPiece]) -> Any:
+        """All pieces as one body, to become JSON. It counts them."""
+        raise NotImplementedError
+
+    def tail(self) -> bytes:
+        """After the last event."""
+        last = b""
+        head = {**self._event_head, "choices": []}
+        if self._story is not None:
+            more = {"usage": None} if self._includes_usage else {}
+            last += event_of({**head, **more, "headway": self._usage.headway()})
+        if self._includes_usage:
+            last += event_of({**head, "usage": self._usage.as_json()})
+        return last + DONE
+
+    def whole(self, pieces: list[AnswerPiece]) -> Response:
+        body = msgspec.json.encode(self.answer(pieces))
+        headers: Headers = ()
+        if self._story is not None:
+            self._story.tell(self._usage.met.values())
+            headers = self._story.headers()
+        return Response(body, headers=headers)
+
+
+async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> Answer:
+    """As it comes, or whole."""
+    try:
+        if as_events:
+            events = Events(stream, writer.piece, error_event, writer.tail)
+            await events.start()
+            return StreamResponse(events, headers=EVENT_HEADERS)
+        pieces = await gathered(stream)
+    except InputTooLarge as error:
+        raise too_long(error) from None
+    return writer.whole(pieces)
+
+
+async def gathered(stream: ServedStream) -> list[AnswerPiece]:
+    """All pieces. No task has a turn before the last has come."""
+    try:
+        pieces = [await anext(stream)]
+        await Pumping(stream, pieces.extend).wait_done()
+        return pieces
+    finally:
+        await stream.aclose()
