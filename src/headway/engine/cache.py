@@ -48,7 +48,7 @@ class KvCache:
         self._flat_values[layer].index_copy_(0, places, values)
 
 
-class BlockTables:
+class Tables:
     """Block tables by slot, and the token that each slot sampled last. Fixed size, never copied."""
 
     def __init__(self, limits: Limits, *, device: str) -> None:

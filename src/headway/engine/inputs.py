@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from headway.core.generation.step import Step
-from headway.engine.cache import BlockTables
+from headway.engine.cache import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Inputs:
     context: DecodeContext | None  # None: kernels attend, and gather nothing
 
 
-def inputs_of(step: Step, tables: BlockTables, block_size: int, *, gathers: bool) -> Inputs:
+def inputs_of(step: Step, tables: Tables, block_size: int, *, gathers: bool) -> Inputs:
     """Bring the tables up to date, and lay the step out."""
     for prefill in step.prefill:
         if prefill.is_first:
@@ -88,7 +88,7 @@ def inputs_of(step: Step, tables: BlockTables, block_size: int, *, gathers: bool
     )
 
 
-def _context(step: Step, tables: BlockTables, block_size: int) -> DecodeContext:
+def _context(step: Step, tables: Tables, block_size: int) -> DecodeContext:
     slots = torch.tensor([each.slot for each in step.decode], dtype=torch.int64)
     lengths = torch.tensor([each.position + 1 for each in step.decode], dtype=torch.int64)
     most = -(-max((each.position + 1 for each in step.decode), default=0) // block_size)

@@ -38,7 +38,7 @@ from headway.hosting.making import (
 )
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
-from headway.hosting.rows import as_row, rows_of, samples_for
+from headway.hosting.rows import as_row, rows_of, samples_for, whole_arrays
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
 from headway.model import Model, Tensor, TensorModel, overrides
@@ -250,7 +250,12 @@ class Served(InUse):
         return result
 
     async def submit(self, value: Any, ask: Ask) -> Any:
-        """One value as Python has it, from a model that calls this one: nothing is decoded."""
+        """One value as Python has it, from a model that calls this one: nothing is decoded. A model
+        over arrays also takes whole ones, as its own `predict` does, and gives whole ones."""
+        is_over_arrays = self.signature is None and self._has_rows
+        arrays = whole_arrays(value, self.inputs) if is_over_arrays else None
+        if arrays is not None:
+            return await self.infer(arrays, ask)
         started = self.clock()
         try:
             result = await self._submit(value, ask)

@@ -16,6 +16,15 @@ def rows_of(inputs: Mapping[str, Array]) -> int:
     return len(first) if first is not None and first.ndim else 0
 
 
+def whole_arrays(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array] | None:
+    """What a model over arrays takes itself, rows first; None: it is not that."""
+    if not (isinstance(value, Mapping) and value.keys() == {tensor.name for tensor in inputs}):
+        return None
+    if any(getattr(value[each.name], "ndim", 0) != len(each.shape) for each in inputs):
+        return None
+    return {each.name: _array(value[each.name], each) for each in inputs}
+
+
 def as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
     """One row of every input, from JSON: `{"x": […]}`, or just `[…]` where there is one input."""
     names = {tensor.name for tensor in inputs}
@@ -23,13 +32,14 @@ def as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
         if isinstance(value, Mapping) or len(inputs) > 1:
             raise InvalidInput(f"an object with {sorted(names)} is expected")
         value = {inputs[0].name: value}
-    row = {}
-    for tensor in inputs:
-        try:
-            row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidInput(f"{called(tensor.name)}: {error}") from error
-    return row
+    return {tensor.name: _array(value[tensor.name], tensor)[None] for tensor in inputs}
+
+
+def _array(value: Any, tensor: Tensor) -> Array:
+    try:
+        return array_of(value, tensor.array_dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{called(tensor.name)}: {error}") from error
 
 
 def samples_for(

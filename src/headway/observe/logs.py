@@ -126,6 +126,8 @@ def follow(batcher: Followable) -> None:
     Following(current, _finished).follow(batcher)
 
 
-def _finished(event: BatchFinished, requests: list[tuple[Item, LoggedRequest]]) -> None:
+def _finished(
+    event: BatchFinished, requests: list[tuple[Item, LoggedRequest]], about: None
+) -> None:
     for _, request in requests:
         request.was_in(event)

@@ -13,7 +13,7 @@ from typing import Any
 from headway.core.items import Item
 from headway.errors import ConfigError
 from headway.observe.following import Followable, Following
-from headway.runtime.events import BatchFinished
+from headway.runtime.events import BatchFinished, BatchStarted
 
 try:
     from opentelemetry import context, propagate, trace
@@ -33,7 +33,7 @@ class Tracing:
 
     def follow(self, batcher: Followable) -> None:
         """Have every call of this batcher that comes from within a span be part of its trace."""
-        Following(_current_span, self._finished).follow(batcher)
+        Following(_current_span, self._finished, self._started).follow(batcher)
 
     # ---- requests
 
@@ -59,7 +59,8 @@ class Tracing:
 
     # ---- batches
 
-    def _finished(self, event: BatchFinished, requests: list[tuple[Item, Any]]) -> None:
+    def _started(self, event: BatchStarted, requests: list[tuple[Item, Any]]) -> Any:
+        """Before any of them can end: what has ended takes no link. The span of the batch."""
         batch = event.batch
         at = _wall_clock()
         oldest = trace.set_span_in_context(requests[0][1], context.Context())
@@ -68,16 +69,6 @@ class Tracing:
             context=oldest,
             start_time=at(batch.fired_at),
             links=[trace.Link(each.get_span_context()) for _, each in requests[1:]],
-            attributes={
-                "headway.model": event.model,
-                "headway.batch.id": batch.id,
-                "headway.batch.items": len(batch.items),
-                "headway.batch.rows": batch.rows,
-                "headway.batch.reason": batch.reason.value,
-                "headway.batch.padding": batch.padding,
-                "headway.batch.failed": event.failed,
-                "headway.batch.reruns": event.reruns,
-            },
         )
         link = trace.Link(span.get_span_context())
         for item, request in requests:
@@ -95,6 +86,23 @@ class Tracing:
             request.set_attribute("headway.model", event.model)
             request.set_attribute("headway.batch.id", batch.id)
             request.add_link(link.context)
+        return span
+
+    def _finished(self, event: BatchFinished, requests: list[tuple[Item, Any]], span: Any) -> None:
+        batch = event.batch
+        at = _wall_clock()
+        span.set_attributes(
+            {
+                "headway.model": event.model,
+                "headway.batch.id": batch.id,
+                "headway.batch.items": len(batch.items),
+                "headway.batch.rows": batch.rows,
+                "headway.batch.reason": batch.reason.value,
+                "headway.batch.padding": batch.padding,
+                "headway.batch.failed": event.failed,
+                "headway.batch.reruns": event.reruns,
+            }
+        )
         executed = self._tracer.start_span(
             "execute",
             context=trace.set_span_in_context(span, context.Context()),

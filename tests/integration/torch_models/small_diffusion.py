@@ -99,7 +99,7 @@ def main() -> None:
     import torch
     from PIL import Image
 
-    from headway.models.ready.draw import DiffusionModel, Wish
+    from headway.models.ready.draw import DiffusionModel, Drawing
 
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -107,7 +107,7 @@ def main() -> None:
     model = DiffusionModel(folder)
     model.setup()
     model.load()
-    pictures = model.predict([Wish("a shape", seed, 0) for seed in range(64)])
+    pictures = model.predict([Drawing("a shape", seed, 0) for seed in range(64)])
     rows = [numpy.hstack(pictures[row : row + 8]) for row in range(0, 64, 8)]
     grid = Image.fromarray(numpy.vstack(rows)).resize((768, 768), Image.Resampling.NEAREST)
     grid.save(folder / "grid.png")

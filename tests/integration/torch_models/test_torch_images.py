@@ -31,7 +31,7 @@ from small_diffusion import SIDE, likeness, train  # noqa: E402
 
 from headway.errors import ConfigError  # noqa: E402
 from headway.models.catalogue import build  # noqa: E402
-from headway.models.ready.draw import DiffusionModel, Wish  # noqa: E402
+from headway.models.ready.draw import DiffusionModel, Drawing  # noqa: E402
 
 pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("default")]
 
@@ -164,7 +164,7 @@ def test_several_prompts_share_every_step(shapes: Path) -> None:
     rows: list[int] = []
     net = model._pipeline.unet
     net.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
-    assert len(model.predict([Wish("a", seed, 0) for seed in range(4)], steps=3)) == 4
+    assert len(model.predict([Drawing("a", seed, 0) for seed in range(4)], steps=3)) == 4
     assert rows == [4, 4, 4]
 
 

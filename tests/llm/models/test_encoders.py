@@ -1,5 +1,6 @@
 """Folders of encoders as torch runs them: whole, or refused; in company what they are alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,81 @@ def test_what_was_proved_is_not_proved_again(
     )  # it would be called
     assert built(tmp_path / "model")
     assert "It is served one length at a time" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"mask_token": "fox"}, "the token 'fox'"),
+        ({"split_special_tokens": True}, "two tokenizers"),
+        ({"model_max_length": "x"}, "model_max_length"),
+    ],
+)
+def test_what_another_tokenizer_has_proved_is_not_this_one_s(
+    tmp_path: Path, more: dict[str, Any], says: str
+) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "tokenizer_config.json"
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64}
+    file.write_text(json.dumps(said))
+    built(tmp_path / "model")
+    file.write_text(json.dumps({**said, **more}))
+    with pytest.raises(ConfigError, match=says):
+        built(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("model_type", {}), ("architectures", -1), ("pad_token_id", "0")]
+)
+def test_a_setting_of_another_kind_is_refused_by_its_name(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    with pytest.raises(ConfigError, match=f"{name} = .* is not served"):
+        built(tmp_path / "model")
+
+
+def test_a_token_beyond_the_networks_table_is_refused_where_numbers_are_left_out(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["model"]["vocab"]["fox"] = 10**6
+    file.write_text(json.dumps(tokenizer))
+    with pytest.raises(ConfigError, match="token"):
+        built(tmp_path / "model")
+
+
+def test_a_tokenizer_that_tokenizers_gives_up_on_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "tokenizer.json"
+    broken = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "normalizer": broken}))
+    with pytest.raises(ConfigError, match="tokenizers cannot load it"):
+        built(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prompts", ["a"]),
+        ("prompts", {"query": 1}),
+        ("truncate_dim", "8"),
+        ("truncate_dim", 0),
+        ("default_prompt_name", ["a"]),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_by_its_name(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "config_sentence_transformers.json"
+    file.write_text(json.dumps({name: value}))
+    with pytest.raises(ConfigError, match=f"{name}.* is not served"):
+        built(tmp_path / "model")
 
 
 def test_a_full_disk_keeps_no_note_and_stops_no_model() -> None:

@@ -110,9 +110,7 @@ class Kernels:
         _fits(weight.numel() == width, "a norm has another width than the rows")
         self._check(width)
         self._normalize(
-            x.data_ptr(),
-            weight.data_ptr(),
-            y.data_ptr(),
+            *_pointers(x, weight, y),
             x.numel() // width,
             width,
             epsilon,
@@ -140,8 +138,7 @@ class Kernels:
         is_one_each = by.dtype == torch.complex64 and by.numel() == rows * features // 2
         _fits(is_one_each, "a rotation is expected for each row")
         self._rotate(
-            heads.data_ptr(),
-            by.data_ptr(),
+            *_pointers(heads, by),
             rows,
             count,
             features,
@@ -172,11 +169,7 @@ class Kernels:
         if keys.stride() != values.stride() or keys.stride()[1:] != (features, 1):
             keys, values = keys.contiguous(), values.contiguous()
         self._write(
-            keys.data_ptr(),
-            values.data_ptr(),
-            key_pages.data_ptr(),
-            value_pages.data_ptr(),
-            places.data_ptr(),
+            *_pointers(keys, values, key_pages, value_pages, places),
             rows,
             heads * features,
             keys.stride(0),
@@ -215,14 +208,7 @@ class Kernels:
         is_one_each = len(slots) == len(positions) == len(queries)
         _fits(are_int64 and is_one_each, "a slot and a position are expected for each row")
         self._attend(
-            queries.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
-            tables.data_ptr(),
-            slots.data_ptr(),
-            positions.data_ptr(),
-            runs.data_ptr(),
-            out.data_ptr(),
+            *_pointers(queries, keys, values, tables, slots, positions, runs, out),
             len(runs) - 1,
             decodes,
             kv_heads,
@@ -256,6 +242,10 @@ def _fits(does: bool, wrong: str) -> None:
     """A kernel would read and write beyond what it is given, where torch raises."""
     if not does:
         raise ValueError(wrong)
+
+
+def _pointers(*tensors: torch.Tensor) -> list[int]:
+    return [each.data_ptr() for each in tensors]
 
 
 def _constant(library: ctypes.CDLL, name: str) -> int:

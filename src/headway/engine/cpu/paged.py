@@ -7,7 +7,7 @@ is a run of one row.
 import torch
 
 from headway.engine.attention.base import Attention, StepLayout
-from headway.engine.cache import BlockTables, KvCache
+from headway.engine.cache import KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.inputs import Inputs
 
@@ -15,9 +15,7 @@ from headway.engine.inputs import Inputs
 class PagedAttention(Attention):
     """It holds the step's runs."""
 
-    def __init__(
-        self, cache: KvCache, inputs: Inputs, tables: BlockTables, kernels: Kernels
-    ) -> None:
+    def __init__(self, cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels) -> None:
         super().__init__(cache, inputs, dtype=torch.float32)
         self._tables = tables
         self._kernels = kernels

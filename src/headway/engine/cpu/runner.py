@@ -13,7 +13,7 @@ from headway.engine.adapters.products import Adapting, Products
 from headway.engine.adapters.table import AdapterTable
 from headway.engine.attention.base import Attention
 from headway.engine.attention.plain import PlainAttention
-from headway.engine.cache import BlockTables, CacheShape, KvCache
+from headway.engine.cache import CacheShape, KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.paged import PagedAttention
 from headway.engine.inputs import Inputs, inputs_of
@@ -81,7 +81,7 @@ class CpuRunner(Sequences):
         kernels = decoder.kernels
         has_kernels = kernels is not None and kernels.attends(self._cache.keys[0])
         self._kernels = kernels if has_kernels else None  # for attention
-        self._tables = BlockTables(limits, device=device)
+        self._tables = Tables(limits, device=device)
         self.adapters = AdapterTable(
             decoder,
             slots=limits.adapter_slots,

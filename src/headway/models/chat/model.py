@@ -18,8 +18,8 @@ def is_language_model(folder: Path) -> bool:
     saved so, too: sentence-transformers then puts a modules.json beside it.)"""
     if (folder / "modules.json").is_file() or not (folder / "config.json").is_file():
         return False
-    kinds = read_json(folder / "config.json").get("architectures") or ()
-    return any(str(each).endswith(_HEADS) for each in kinds)
+    kinds = read_json(folder / "config.json").get("architectures")
+    return isinstance(kinds, list) and any(str(each).endswith(_HEADS) for each in kinds)
 
 
 class LanguageModel:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headway.errors import ConfigError, InvalidInput
 from headway.files import read_optional_json
 from headway.models.chat.traced import CALLER, UNTRACED, Traced
-from headway.models.sources.installed import require
+from headway.models.sources.tokenizer import read_tokenizer
 
 _NAMED = (
     "bos_token",
@@ -33,17 +33,13 @@ class ChatTokenizer:
     """Raises ConfigError where the folder holds none, or contradicts itself."""
 
     def __init__(self, folder: Path) -> None:
-        tokenizers = require("tokenizers", "language models", "llm")
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(
                 f"{folder}: holds no tokenizer.json, and other tokenizers are not read"
             )
         self.config = _configuration(folder)
-        try:
-            self.plain = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises nothing narrower
-            raise ConfigError(f"{file}: {error}") from error
+        self.plain = read_tokenizer(file, "language models", "llm")
         self.plain.no_padding()
         self.plain.no_truncation()
         _add_tokens(self.plain, self.config, folder)
@@ -63,8 +59,8 @@ class ChatTokenizer:
         encoding = self.plain.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
         places = [place for place, id_ in enumerate(ids) if id_ in self.control]
-        spans: Any = encoding.offsets if places else ()
-        found = [Written(spans[place][0], spans[place][1], ids[place]) for place in places]
+        spans: list[tuple[int, int]] = encoding.offsets if places else []
+        found = [Written(*spans[place], ids[place]) for place in places]
         own = [each for each in found if _is_templates(chat, each)]
         if len(own) == len(found):
             return ids

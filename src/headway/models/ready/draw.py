@@ -1,6 +1,6 @@
 """Image generation: a folder saved by diffusers, a prompt in, a PNG out.
 
-Prompts that wish for the same size, steps and guidance are drawn together: every step of denoising
+Prompts with the same size, steps and guidance are drawn together: every step of denoising
 is one call for all of them. Each has noise of its own, from its own seed, so that what is drawn
 does not depend on the company. Weights are read from safetensors only, code in the folder is never
 run, and nothing is downloaded.
@@ -34,7 +34,7 @@ _MAX_PROMPT = 4000  # characters; text encoders read fewer
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Drawing:
     """What is batched."""
 
     prompt: str
@@ -42,7 +42,7 @@ class Wish:
     cost: int  # pixels × steps
 
 
-class DiffusionModel(Model[Wish, Array]):
+class DiffusionModel(Model[Drawing, Array]):
     """Options: `device`, `threads`, `steps` (of denoising, unless a caller says), `max_pixels`
     (of one image)."""
 
@@ -107,7 +107,7 @@ class DiffusionModel(Model[Wish, Array]):
         size: str = "",
         steps: int = 0,
         guidance: float = 0.0,
-    ) -> Wish:
+    ) -> Drawing:
         """Everything is checked here: a mistake must not reach the others of the batch."""
         if len(raw) > _MAX_PROMPT:
             raise InputTooLarge(
@@ -121,19 +121,19 @@ class DiffusionModel(Model[Wish, Array]):
             raise InvalidInput(f"guidance: from 0 to 100 is expected, not {guidance}")
         width, height = self._shape.read(size, max_pixels=self._max_pixels)
         chosen = secrets.randbits(32) if seed is None else seed
-        return Wish(raw, chosen, width * height * (steps or self._steps))
+        return Drawing(raw, chosen, width * height * (steps or self._steps))
 
-    def size(self, item: Wish) -> int:
+    def size(self, item: Drawing) -> int:
         return item.cost
 
     def predict(
-        self, items: list[Wish], *, size: str = "", steps: int = 0, guidance: float = 0.0
+        self, items: list[Drawing], *, size: str = "", steps: int = 0, guidance: float = 0.0
     ) -> list[Array]:
         torch = self._torch
         width, height = self._shape.read(size, max_pixels=self._max_pixels)
         # On the CPU, so that a seed means the same picture on every device.
         noises = [torch.Generator("cpu").manual_seed(item.seed) for item in items]
-        wishes: dict[str, Any] = {
+        options: dict[str, Any] = {
             "prompt": [item.prompt for item in items],
             "batch_size": len(items),
             "width": width,
@@ -142,7 +142,7 @@ class DiffusionModel(Model[Wish, Array]):
         }
         taken = {
             name: value
-            for name, value in wishes.items()
+            for name, value in options.items()
             if name in self._takes and value is not None
         }
         with self._lock, torch.inference_mode():

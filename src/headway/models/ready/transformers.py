@@ -117,6 +117,7 @@ class _Folder:
         self.sentences = read_sentences(path)
         self._network = self.sentences.network
         self.settings = read_json(self._network / "config.json")
+        self._check_settings()
         tokenizer = self._network / "tokenizer.json"
         if not tokenizer.is_file():
             raise ConfigError(f"{tokenizer}: there is no such file")
@@ -124,6 +125,13 @@ class _Folder:
         self.is_head = _HEAD in names and not self.sentences.is_pooled  # it ends with logits
         if self.is_head:
             self._check_head()
+
+    def _check_settings(self) -> None:
+        kinds = {"model_type": str, "architectures": list, "pad_token_id": int}
+        for name, kind in kinds.items():
+            value = self.settings.get(name)
+            if not isinstance(value, kind | type(None)):
+                raise ConfigError(f"{self.config}: {name} = {value!r} is not served")
 
     def _check_head(self) -> None:
         """Of what else sentence-transformers lists, a network with logits has no use."""
@@ -198,11 +206,10 @@ class _Folder:
         if self.settings.get("model_type") in _ROBERTA and positions > 0:
             positions -= (self.settings.get("pad_token_id") or 1) + 1  # begin behind the padding's
         tokenizer = read_optional_json(self._network / "tokenizer_config.json")
-        limits = (
-            *(asked, self.sentences.max_tokens),
-            positions if positions > 0 else None,
-            tokenizer.get("model_max_length"),
-        )
+        longest = tokenizer.get("model_max_length")
+        if not isinstance(longest, int | float | type(None)):
+            raise ConfigError(f"{self.path}: model_max_length = {longest!r} is no number of tokens")
+        limits = (asked, self.sentences.max_tokens, positions if positions > 0 else None, longest)
         return int(min(limit for limit in limits if limit))
 
     def proof_tokens(self) -> int:

@@ -83,6 +83,38 @@ def test_a_model_calls_others_and_their_steps_are_seen(kind: Any) -> None:
         assert abs(milliseconds - round(milliseconds)) > 1e-6, "uvloop's clock has nothing finer"
 
 
+class Doubled(headway.TensorModel):
+    inputs = (headway.Tensor("x", "float32", (-1, 3)),)
+    outputs = (headway.Tensor("y", "float32", (-1, 3)),)
+
+    def predict(self, inputs: Any) -> Any:
+        return {"y": 2 * inputs["x"]}
+
+
+class Quadrupled(Doubled):
+    """It gives another model all of its rows, or one row after the other."""
+
+    uses = ("doubled",)
+
+    def predict(self, inputs: Any) -> Any:
+        doubled = self.models["doubled"]
+        whole = doubled.call({"x": doubled.call(inputs)["y"]})
+        assert [row.tolist() for row in doubled.call_many(list(inputs["x"]))] == (
+            2 * inputs["x"]
+        ).tolist()
+        return whole
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_model_over_arrays_gives_another_whole_arrays(rows: int) -> None:
+    models: Any = {"quadrupled": Quadrupled, "doubled": Doubled}
+    x = {"name": "x", "datatype": "FP32", "shape": [rows, 3], "data": [1, 2, 3] * rows}
+    with TestClient(headway.asgi(models, **QUIET)) as client:
+        answer = client.post("/v2/models/quadrupled/infer", json={"inputs": [x]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["outputs"][0]["data"] == [4, 8, 12] * rows
+
+
 def test_an_error_of_a_pipeline_or_of_its_step_is_the_callers() -> None:
     with TestClient(headway.asgi({"longest": longest, **PARTS}, **QUIET)) as client:
         answer = client.post("/v1/predict/longest", json=" ")

@@ -1,5 +1,5 @@
 """Tokens that top-k, top-p or min-p cut from, drawn where the logits are: nothing waits for the
-host, which knows each row's wishes and chance before the step is computed.
+host, which knows each row's parameters and chance before the step is computed.
 
 The same numbers as `engine/sampling.py` gives for a row: what is kept, in which order, and which
 token a seed draws. It sorts whole rows instead of looking at the likeliest first, because a device
@@ -56,17 +56,26 @@ class CutDraws:
             draw(torch.zeros_like(logits[:rows]), logits.new_ones(5, rows, dtype=torch.float64))
 
     def _numbers(self, each: Draw) -> tuple[float, ...]:
-        wishes = each.sampling
-        most = min(wishes.top_k or self._vocabulary, self._vocabulary)
-        own = chance(wishes.seed, each.position)
-        return (each.row, each.slot, wishes.temperature, wishes.min_p, most, wishes.top_p, own)
+        sampling = each.sampling
+        most = min(sampling.top_k or self._vocabulary, self._vocabulary)
+        own = chance(sampling.seed, each.position)
+        return (
+            each.row,
+            each.slot,
+            sampling.temperature,
+            sampling.min_p,
+            most,
+            sampling.top_p,
+            own,
+        )
 
 
-def draw(logits: torch.Tensor, wishes: torch.Tensor) -> torch.Tensor:
-    """A token for each row. `wishes`, 5 × rows, float64: temperature, min_p, top_k, top_p, chance.
+def draw(logits: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+    """A token for each row. `parameters`: 5 × rows, float64: temperature, min_p, top_k, top_p and
+    the chance.
 
     The twin of `_cut` and `_pick`, for many rows and without a branch."""
-    temperature, min_p, top_k, top_p, own = (each[:, None] for each in wishes)
+    temperature, min_p, top_k, top_p, own = (each[:, None] for each in parameters)
     vocabulary = logits.shape[1]
     logits = logits.float() / temperature.float()
     values, tokens = logits.sort(descending=True, stable=True)

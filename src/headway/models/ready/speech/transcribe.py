@@ -38,7 +38,7 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptSegment:
+class Segment:
     start_s: float
     end_s: float
     text: str
@@ -48,7 +48,7 @@ class TranscriptSegment:
 class Heard:
     """What crosses from the worker."""
 
-    segments: list[TranscriptSegment]
+    segments: list[Segment]
     duration_s: float
 
 
@@ -57,7 +57,7 @@ class Transcript(str):
 
     duration_s: float
     language: str  # empty: not known
-    segments: tuple[TranscriptSegment, ...]
+    segments: tuple[Segment, ...]
 
 
 class SpeechModel(Model[Clip, Heard]):
@@ -127,10 +127,7 @@ class SpeechModel(Model[Clip, Heard]):
         texts = iter(_texts([clip.samples[cut.start : cut.stop] for clip, cut in parts], hear))
         return [
             Heard(
-                [
-                    TranscriptSegment(cut.start / RATE, cut.stop / RATE, next(texts))
-                    for cut in clip.cuts
-                ],
+                [Segment(cut.start / RATE, cut.stop / RATE, next(texts)) for cut in clip.cuts],
                 len(clip.samples) / RATE,
             )
             for clip in items

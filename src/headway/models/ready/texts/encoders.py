@@ -229,8 +229,10 @@ class TorchEncoder:
             packed.use(self._model)
 
     def _note(self, transformers: Any, texts: ProofTexts) -> ProofNote:
+        names = ("config.json", "tokenizer.json", "tokenizer_config.json")
+        files = [self._path / name for name in names]
         return proof.note_of(
-            [self._path / "config.json"],
+            [file for file in files if file.is_file()],
             *(self._torch.__version__, transformers.__version__, self._auto_class, self.packs),
             *(self._device, self._dtype, len(texts.alone[-1].ids[0])),
         )

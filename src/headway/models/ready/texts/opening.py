@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.errors import ConfigError
 from headway.files import read_json, read_optional_json
+from headway.models.sources.tokenizer import read_tokenizer
 
 # Of these, which write texts, the half that reads them serves alone.
 _ENCODERS = {
@@ -99,15 +100,16 @@ def _listed(names: Iterable[str]) -> str:
 
 def takes_types(path: Path) -> bool:
     """Whether its tokenizer says which of two texts a token is of."""
-    names = read_optional_json(path / "tokenizer_config.json").get("model_input_names")
+    file = path / "tokenizer_config.json"
+    names = read_optional_json(file).get("model_input_names")
+    if not isinstance(names, list | type(None)):
+        raise ConfigError(f"{file}: model_input_names = {names!r} is no list")
     return names is None or "token_type_ids" in names
 
 
 def check_tokenizer(path: Path) -> None:
     """Does transformers read texts as tokenizer.json does? Its other files may say something else.
     Raises ConfigError."""
-    from tokenizers import Tokenizer
-
     if not (path / "tokenizer_config.json").is_file():
         return
     import transformers
@@ -118,9 +120,14 @@ def check_tokenizer(path: Path) -> None:
         )
     except Exception as error:  # transformers' own, of many kinds
         raise ConfigError(f"{path}: transformers cannot load its tokenizer: {error}") from error
-    ours = Tokenizer.from_file(str(path / "tokenizer.json"))
+    ours = read_tokenizer(path / "tokenizer.json", "models of texts", "onnx")
     ours.no_padding()
     ours.no_truncation()
+    for content, *_ in sorted(_added(theirs.backend_tokenizer) ^ _added(ours)):
+        raise ConfigError(
+            f"{path}: the token {content!r} is another in tokenizer_config.json than in "
+            "tokenizer.json"
+        )
     for text, second in (*((text, None) for text in _TEXTS), _TEXTS[:2]):
         expected, found = theirs(text, second)["input_ids"], ours.encode(text, second).ids
         if expected != found:
@@ -128,3 +135,11 @@ def check_tokenizer(path: Path) -> None:
                 f"{path}: tokenizer.json and tokenizer_config.json are two tokenizers: of "
                 f"{text!r} one makes {found}, the other {expected}"
             )
+
+
+def _added(tokenizer: Any) -> set[tuple[object, ...]]:
+    """The tokens that a text may spell, each with how it is looked for."""
+    return {
+        (each.content, number, each.single_word, each.lstrip, each.rstrip, each.normalized)
+        for number, each in tokenizer.get_added_tokens_decoder().items()
+    }

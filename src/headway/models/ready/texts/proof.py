@@ -3,7 +3,7 @@ when it serves, gives what the library's own forward gives for that text alone.
 
 Networks whose batches differ by nature (no mask, buckets by the batch's length) are served one
 length at a time, or one text at a time. What was found is noted in the cache folder, by a hash of
-the configuration and of all that computes it: weights do not change what is computed.
+the configuration, the tokenizer and all that computes it: weights do not change what is computed.
 """
 
 import logging
@@ -114,8 +114,8 @@ def tell(together: Together, where: Path) -> Together:
 
 def note_of(files: Iterable[Path], *parts: object) -> ProofNote:
     """Of one network."""
-    own = (Path(__file__).with_name(f"{name}.py") for name in ("encoders", "packed", "proof"))
-    return ProofNote([*files, *own], *parts)
+    code = ("encoders", "opening", "packed", "proof")
+    return ProofNote([*files, *(Path(__file__).with_name(f"{name}.py") for name in code)], *parts)
 
 
 def noted(note: ProofNote) -> Together | None:

@@ -79,10 +79,10 @@ def read_sentences(path: Path) -> SentenceFolder:
         pooled, steps = _behind(modules[1:])
     elif (path / "1_Pooling" / "config.json").is_file():
         pooled = _pooling(path / "1_Pooling")
-    if overall.get("truncate_dim") is not None:
-        steps.append(Truncate(int(overall["truncate_dim"])))
+    if overall["truncate_dim"] is not None:
+        steps.append(Truncate(overall["truncate_dim"]))
     lengths = _lengths(network)
-    prompts = {name: text or "" for name, text in (overall.get("prompts") or {}).items()}
+    prompts = overall["prompts"]
     return SentenceFolder(
         network=network,
         pooling=pooled.pooling,
@@ -120,8 +120,27 @@ class _Fields:
         self.file = file
         self._left = dict(read_optional_json(file) if found is None else found)
 
-    def take(self, name: str, default: Any = None) -> Any:
-        return self._left.pop(name, default)
+    def take(self, name: str, default: Any = None, *, kind: type = object) -> Any:
+        """Of that kind, or absent, or null."""
+        value = self._left.pop(name, default)
+        if value is not None and (not isinstance(value, kind) or (kind is int and value is True)):
+            raise ConfigError(f"{self.file}: {name} = {json.dumps(value)} is not served")
+        return value
+
+    def count(self, name: str) -> int | None:
+        """At least 1, or absent, or null."""
+        value: int | None = self.take(name, kind=int)
+        if value is not None and value < 1:
+            raise ConfigError(f"{self.file}: {name} = {value} is not served")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        """By name; null is no text."""
+        found = {each: text or "" for each, text in (self.take(name, kind=dict) or {}).items()}
+        for each, text in found.items():
+            if not isinstance(text, str):
+                raise ConfigError(f"{self.file}: {name}.{each} = {json.dumps(text)} is not served")
+        return found
 
     def expect(self, name: str, *allowed: Any) -> None:
         """Only these are served; an absent one is."""
@@ -142,8 +161,10 @@ def _overall(path: Path) -> dict[str, Any]:
     fields = _Fields(path / "config_sentence_transformers.json")
     fields.expect("model_type", "SentenceTransformer", "CrossEncoder")
     fields.expect("keep_in_fp32_modules", [])
-    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    found = {name: fields.take(name) for name in (*names, "activation_fn")}
+    names = ("default_prompt_name", "similarity_fn_name", "activation_fn")
+    found = {name: fields.take(name, kind=str) for name in names}
+    found["prompts"] = fields.texts("prompts")
+    found["truncate_dim"] = fields.count("truncate_dim")
     fields.end("__version__", "requirements")
     return found
 
@@ -168,8 +189,11 @@ def _lengths(network: Path) -> dict[str, Any]:
     """Of the first of these files that there is, as sentence-transformers looks for them."""
     files = [network / name for name in _LENGTHS]
     fields = _Fields(next((file for file in files if file.is_file()), files[0]))
-    found = {name: fields.take(name) for name in ("max_seq_length", "do_lower_case")}
-    task = fields.take("transformer_task") or "feature-extraction"
+    found = {
+        "max_seq_length": fields.count("max_seq_length"),
+        "do_lower_case": fields.take("do_lower_case", kind=bool),
+    }
+    task = fields.take("transformer_task", kind=str) or "feature-extraction"
     if task not in _NETWORKS:
         raise ConfigError(f"{fields.file}: transformer_task = {task!r} is not served")
     output, name = _TEXT_ONLY[task]
@@ -254,13 +278,13 @@ def _behind(modules: Sequence[_Module]) -> tuple[_Pooled, list[Step]]:
 
 def _pooling(folder: Path) -> _Pooled:
     fields = _Fields(folder / "config.json")
-    older_width = fields.take("word_embedding_dimension")
-    width = fields.take("embedding_dimension") or older_width
+    older_width = fields.count("word_embedding_dimension")
+    width = fields.count("embedding_dimension") or older_width
     older = tuple(mode for name, mode in _OLDER_MODES.items() if fields.take(name))
     said = fields.take("pooling_mode") or older or ("mean",)
-    modes = (said,) if isinstance(said, str) else tuple(said)
+    modes = tuple(said) if isinstance(said, list | tuple) else (said,)
     for mode in modes:
-        if mode not in POOLINGS:
+        if not isinstance(mode, str) or mode not in POOLINGS:
             raise ConfigError(f"{fields.file}: pooling_mode {mode!r} is none of {list(POOLINGS)}")
     includes_prompt = bool(fields.take("include_prompt", True))
     fields.end()
@@ -270,7 +294,7 @@ def _pooling(folder: Path) -> _Pooled:
 def _dense(folder: Path) -> Dense:
     fields = _Fields(folder / "config.json")
     takes, gives = fields.take("in_features"), fields.take("out_features")
-    name = fields.take("activation_function", "torch.nn.modules.activation.Tanh")
+    name = fields.take("activation_function", "torch.nn.modules.activation.Tanh", kind=str)
     has_bias = fields.take("bias", True)
     fields.expect("module_input_name", "sentence_embedding")
     fields.expect("module_output_name", "sentence_embedding")
@@ -278,7 +302,7 @@ def _dense(folder: Path) -> Dense:
     fields.end()
     shapes = {"linear.weight": (gives, takes)}
     tensors = _tensors(folder, {**shapes, "linear.bias": (gives,)} if has_bias else shapes)
-    activation = activation_named(name, str(fields.file)) if name else identity
+    activation = identity if name is None else activation_named(name, str(fields.file))
     return Dense(tensors["linear.weight"], tensors.get("linear.bias"), activation)
 
 

@@ -14,7 +14,7 @@ from headway.files import read_optional_json
 from headway.model import Model, Tensor
 from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofTexts
 from headway.models.ready.texts.proof import LENGTHS
-from headway.models.sources.installed import require
+from headway.models.sources.tokenizer import read_tokenizer
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -52,20 +52,16 @@ class TextModel(Model[Any, Any]):
         self._proof_tokens = proof_tokens
 
     def setup(self) -> None:
-        tokenizers = require("tokenizers", "models of texts", "onnx")
         file = self._encoder.find() / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(f"{file}: there is no such file")
-        try:
-            tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # its own, of no particular kind
-            raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
+        tokenizer = read_tokenizer(file, "models of texts", "onnx")
         tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
         tokenizer.enable_truncation(self._max_tokens, direction=_cut_side(file.parent))
         if self._lowers_case:
             _lower_case(tokenizer)
         self._tokenizer = tokenizer
-        self._vocabulary = tokenizer.get_vocab_size()
+        self._vocabulary = max(tokenizer.get_vocab().values(), default=0) + 1  # there may be gaps
         self._first, self._last = _frame(tokenizer)
         self._types = _types(tokenizer)
 
