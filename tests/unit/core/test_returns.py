@@ -103,3 +103,10 @@ def test_callers_in_step_are_best_served_in_two_parts() -> None:
     assert parts.items == pytest.approx(12, abs=0.5)
     assert parts.rate_rps == pytest.approx(12 / 0.0058, rel=0.02)
     assert together(away, 24, seconds, 24).rate_rps == pytest.approx(24 / 0.0122, rel=0.01)
+
+
+def test_callers_that_do_not_think_at_all_are_all_waited_for() -> None:
+    away = seen([[0.0] * 8] * 4, thinking=8, until=0.0)
+    seconds = line(0.005, 0.00005, 8)
+    assert away.at(0.0) == 0.0
+    assert best_of(starts(away, 8, seconds, 8)).items == 8

@@ -43,7 +43,7 @@ class Away:
         i = bisect.bisect_right(self.times, seconds) - 1
         if i < 0:
             return 1.0
-        if i < len(self.times) - 1:
+        if i < len(self.times) - 1 or seconds <= self.times[i]:
             return self._shares[i]
         return self._shares[i] * math.exp((self.times[i] - seconds) * self._hazard)
 
@@ -57,8 +57,9 @@ class Away:
 class _Seen(NamedTuple):
     """What came of one answer."""
 
-    gaps: list[float]  # after which callers came, ascending
-    seen_s: float  # until the next answer
+    at: float
+    came: Sequence[float]  # when callers came, …
+    seen_s: float  # … until the next answer
     thinking: int  # these, and those that did not come
 
 
@@ -68,8 +69,7 @@ class Returns:
 
     def learn(self, came: Sequence[float], since: float, until: float, thinking: int) -> None:
         """Of so many callers that thought since an answer, these came until the next one."""
-        gaps = sorted([max(0.0, at - since) for at in came])
-        self._seen.append(_Seen(gaps, until - since, max(thinking, len(gaps))))
+        self._seen.append(_Seen(since, came, until - since, max(thinking, len(came))))
 
     def away(self) -> Away | None:
         """By Kaplan and Meier: who is not back by the next answer is lost from sight, no more.
@@ -83,7 +83,7 @@ class Returns:
         lost: list[_Seen] = []
         for each in reversed(self._seen):
             if 2 * each.thinking > most and len(gaps) < _ENOUGH:
-                gaps += each.gaps
+                gaps += [max(0.0, at - each.at) for at in each.came]
                 lost.append(each)
         if not gaps:
             return None
@@ -92,13 +92,13 @@ class Returns:
         left, thought_s = 0, sum(gaps)
         for each in lost:
             left += each.thinking
-            thought_s += each.seen_s * (each.thinking - len(each.gaps))
-        share, at = 1.0, 0
+            thought_s += each.seen_s * (each.thinking - len(each.came))
+        share, gone = 1.0, 0
         shares: list[float] = []
         for gap in gaps:
-            while at < len(lost) and lost[at].seen_s < gap:
-                left -= lost[at].thinking - len(lost[at].gaps)
-                at += 1
+            while gone < len(lost) and lost[gone].seen_s < gap:
+                left -= lost[gone].thinking - len(lost[gone].came)
+                gone += 1
             share *= 1.0 - 1.0 / left
             shares.append(share)
             left -= 1
