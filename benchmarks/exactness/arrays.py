@@ -196,6 +196,14 @@ def _softmax_by_all(g: _Graph) -> str:
     return g.node("Div", numbers, g.node("ReduceSum", numbers, g.constant(numpy.array([1]))))
 
 
+def _room_for_eight(g: _Graph) -> str:
+    """As experts have it that take so many rows each, and drop the others."""
+    count = g.node("Gather", g.node("Shape", "x"), g.constant(numpy.array(0)))
+    places = g.node("Range", g.constant(numpy.array(0)), count, g.constant(numpy.array(1)))
+    kept = g.node("Cast", g.node("Less", places, g.constant(numpy.array(8))), to=1)
+    return g.node("Mul", "x", g.node("Unsqueeze", kept, g.constant(numpy.array([1]))))
+
+
 def _attention(g: _Graph) -> str:
     states = g.node("MatMul", "x", g.weight(_WIDTH, _WIDTH))
     scores = g.node("MatMul", states, g.node("Transpose", "x", perm=[0, 2, 1]))
@@ -318,6 +326,7 @@ _GRAPHS: dict[str, tuple[Make, bool, Any, Any, Mapping[str, Any]]] = {
     "softmax of each row": (lambda g: g.node("Softmax", "x", axis=1), False, _ROWS, _OUT, {}),
     "mean of each row": (_reduced("ReduceMean", 1), False, _ROWS, _OUT, {}),
     "softmax by the largest of all": (_softmax_by_all, True, _ROWS, _OUT, {}),
+    "room for eight rows": (_room_for_eight, True, _ROWS, _OUT, {}),
     "running sum in each row": (
         lambda g: g.node("CumSum", "x", g.constant(numpy.array(1))),
         False,

@@ -111,7 +111,7 @@ async def test_others_go_on_in_another_thread(
 async def test_with_a_limit_the_stuck_one_is_told(where: str, gate: Gate) -> None:
     async with (
         asyncio.timeout(MOST_S),
-        stuck_in(where, gate, execute_timeout_ms=50) as batcher,
+        stuck_in(where, gate, execute_timeout_ms=500) as batcher,
     ):
         with pytest.raises(ModelFailed, match="did not come back within"):
             await batcher.submit("stuck")
@@ -125,7 +125,7 @@ async def test_with_a_long_limit_others_do_not_wait_for_it(
     monkeypatch.setattr(callback_thread, "_LONG_S", 0.02)
     async with (
         asyncio.timeout(MOST_S),
-        stuck_in(where, gate, execute_timeout_ms=200) as batcher,
+        stuck_in(where, gate, execute_timeout_ms=500) as batcher,
     ):
         stuck = asyncio.create_task(batcher.submit("stuck"))
         await entered(gate)

@@ -1,8 +1,8 @@
 """Whether the rows of a tensor model depend on each other, and what follows.
 
 A mean over the batch, a softmax along it, a first axis that is not rows: such a model silently
-gives a row another answer in a batch than alone. So before traffic it runs made-up rows alone and
-beside two different neighbours. Where an answer changes, every request runs by itself, its own rows
+gives a row another answer in a batch than alone. So before traffic it runs made-up rows alone,
+beside two different neighbours, and among many. Where an answer changes, every request runs by itself, its own rows
 in one call. Where no such rows can be made, its first batches of real requests are looked at.
 """
 
@@ -54,6 +54,15 @@ class Company:
             found += differing(deciding(alone), one)
         if not found and not differing(apart[0], apart[1], slack=0.0):
             return None
+        return list(dict.fromkeys(found))
+
+    def judge_crowd(self, few: Sequence[Arrays], many: Sequence[Arrays]) -> list[str]:
+        """The outputs of the judged rows that are others among many than among few."""
+        found = [
+            name
+            for one, other in zip(few, many, strict=True)
+            for name in differing(deciding(one), other)
+        ]
         return list(dict.fromkeys(found))
 
     def is_steady(self, batch: Sequence[Arrays], again: Sequence[Arrays]) -> bool:

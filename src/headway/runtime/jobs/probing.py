@@ -17,6 +17,8 @@ from headway.runtime.calling.varying import LONG, SHORT
 from headway.runtime.jobs.jobs import Job
 from headway.runtime.jobs.rerunning import model_failed
 
+_CROWD = 32  # rows
+
 
 class ProbeWatcher:
     """Is called for every cell of the table. This one does nothing; subclasses measure memory, make
@@ -152,8 +154,25 @@ class Trial:
                     return None  # it never answers twice alike
             except ModelFailed as error:  # the model takes only one row, or few, at a time
                 return None if is_out_of_memory(error) else sorted(apart[0])
+            if found == []:
+                found = await self._crowded(judged, rows(NEIGHBOURS[0], attempt), together[0])
             return found
         return None
+
+    async def _crowded(
+        self, judged: Sequence[Any], neighbour: Any, few: Sequence[Any]
+    ) -> list[str]:
+        """The outputs that change where there are many rows: some networks have room for so many
+        of a kind only."""
+        first, last = judged
+        crowd = [neighbour] * (min(self._max_rows, _CROWD) - 2)
+        if len(crowd) < 2:
+            return []
+        try:
+            answers = await self._together([first, *crowd, last])
+        except ModelFailed:  # so many do not fit: that is for the warm-up to find
+            return []
+        return self._runner.company.judge_crowd(few, [answers[0], answers[-1]])
 
     async def _beside(self, judged: Sequence[Any], neighbour: Any) -> list[Any]:
         """Both rows, each with the neighbour, and all three together where they fit."""
