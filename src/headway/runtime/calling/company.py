@@ -2,8 +2,9 @@
 
 A mean over the batch, a softmax along it, a first axis that is not rows: such a model silently
 gives a row another answer in a batch than alone. So before traffic it runs made-up rows alone,
-beside two different neighbours, and among many. Where an answer changes, every request runs by itself, its own rows
-in one call. Where no such rows can be made, its first batches of real requests are looked at.
+beside two different neighbours, and among many. Where an answer changes, every request runs by
+itself, its own rows in one call. Where no such rows can be made, its first batches of real requests
+are looked at.
 """
 
 from collections.abc import Callable, Mapping, Sequence
