@@ -180,6 +180,11 @@ async def test_a_request_larger_than_the_queue_is_served() -> None:
             ]
 
 
+async def test_a_request_of_one_batch_that_is_larger_than_the_queue_is_served() -> None:
+    async with Batcher(Double(), max_batch_size=64, max_queue=1) as batcher:
+        assert column(await batcher.submit(rows(1, 2, 3))) == [2, 4, 6]
+
+
 async def test_many_large_requests_do_not_overflow_the_queue() -> None:
     async with Batcher(Double(), max_batch_size=4, max_queue=8) as batcher:
         answers = await batcher.many([rows(n, n, n) for n in range(20)])

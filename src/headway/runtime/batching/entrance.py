@@ -96,7 +96,7 @@ class Entrance:
         tenant, deadline_ms = options.tenant, options.deadline_ms
         entered_at = now_here() if self._inputs.are_prepared else None
         read = await self._read(value, entered_at, options)
-        if read.rows > 1 and read.rows > self._queue.scheduler.part_rows(read.size):
+        if read.rows > 1 and read.rows > self._most_rows(read.size):
             if deadline_ms is not None and entered_at is not None:
                 deadline_ms -= (now_here() - entered_at) * 1e3
             return self._long_call(read, tenant, deadline_ms)
@@ -132,8 +132,7 @@ class Entrance:
             raise
 
     def _long_call(self, read: Input, tenant: str, deadline_ms: float | None) -> LongCall:
-        maker, scheduler = self._maker, self._queue.scheduler
-        most = min(scheduler.part_rows(read.size), maker.policy.window_rows)
+        maker, most = self._maker, self._most_rows(read.size)
 
         def enqueue(piece: tuple[int, int], left_ms: float | None) -> Any:
             value = maker.cut(read.value, *piece)
@@ -143,6 +142,10 @@ class Entrance:
         fan_out = self.fan_out(rows=most, deadline_ms=deadline_ms)
         pieces = pieces_of(read.rows, most)
         return LongCall(pieces, fan_out, enqueue, self.withdraw, maker.join, self._shell.name)
+
+    def _most_rows(self, size: int) -> int:
+        """The most rows of one item of this size."""
+        return min(self._queue.scheduler.part_rows(size), self._maker.policy.window_rows)
 
     def fan_out(self, *, rows: int, deadline_ms: float | None) -> FanOut:
         policy, rows = self._maker.policy, max(1, rows)

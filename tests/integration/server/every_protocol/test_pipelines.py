@@ -276,7 +276,7 @@ def test_a_model_that_is_not_declared_is_named() -> None:
     with TestClient(headway.asgi({"a": Undeclared, **PARTS}, **QUIET)) as client:
         answer = client.post("/v1/predict/a", json="x")
         assert answer.status_code == 500
-        assert "a does not say that it calls 'lengths': uses = ['words', 'lengths']" in answer.text
+        assert "a does not list 'lengths' in `uses`: uses = ['words', 'lengths']" in answer.text
 
 
 @pytest.mark.parametrize(
