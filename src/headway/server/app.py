@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from headway.config import MAX_BODY_BYTES
+from headway.config import MAX_BODY_BYTES, MAX_JSON_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
 from headway.runtime.calling.threads import whose
@@ -50,6 +50,7 @@ class App:
         self,
         *,
         max_body_bytes: int = MAX_BODY_BYTES,
+        max_json_bytes: int = MAX_JSON_BYTES,
         debug: bool = False,
         errors: ErrorTally | None = None,
         room: BodyRoom | None = None,
@@ -59,6 +60,7 @@ class App:
         callers have; None: no caller needs one."""
         self._keys = keys
         self._max_body_bytes = max_body_bytes
+        self._max_json_bytes = max_json_bytes
         self._room = room
         self._debug = debug
         self.errors = errors or ErrorTally("http")
@@ -132,6 +134,7 @@ class App:
     async def handle(self, request: Request) -> Answer:
         """Never raises, but for the caller's own cancellation."""
         whose.set(request.client)
+        request.max_json_bytes = self._max_json_bytes
         found = self._found.get((request.method, request.path)) or self._find(request)
         if isinstance(found, Response):
             return found

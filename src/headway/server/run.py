@@ -231,6 +231,7 @@ def make_app(
     errors = None if observing is None else observing.http_errors
     app = App(
         max_body_bytes=config.max_body_bytes,
+        max_json_bytes=config.max_json_bytes,
         debug=config.debug,
         errors=errors,
         room=room,
@@ -244,7 +245,7 @@ def make_app(
         rows += observing.page.routes()
     for row in rows:
         # The direct way goes past the gate: the app checks the key, the call counts.
-        handler = decoding(row, config.max_json_bytes)
+        handler = decoding(row)
         app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
         app = PagesApp(app, config)

@@ -1,6 +1,7 @@
 """What an application sees of HTTP: a request in, an answer out. It knows no sockets, no ASGI."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -13,7 +14,10 @@ JSON = "application/json"
 class Request:
     """One request, complete with its body. Header names are lower case."""
 
-    __slots__ = ("body", "caller", "client", "headers", "id", "method", "path", "query")
+    __slots__ = (
+        *("body", "caller", "client", "headers", "id", "max_json_bytes", "method", "path"),
+        "query",
+    )
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Request:
         self.id = request_id
         self.client = ""  # the address that it came from, or its network
         self.caller: Any = None  # who asks; the application finds it
+        self.max_json_bytes = sys.maxsize  # of JSON in its body; the application sets it
 
 
 class Response:

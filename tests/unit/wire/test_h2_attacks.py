@@ -11,6 +11,7 @@ import pytest
 from h2_peer import CONFIG, GREETING, Link, head, message, raw_call
 from msgspec.structs import replace
 
+from headway.wire import read_turns
 from headway.wire.body_room import UNCOUNTED_BYTES
 from headway.wire.http2 import connection as ours
 from headway.wire.http2 import frames
@@ -18,7 +19,6 @@ from headway.wire.http2.budget import ADDRESS_CAPACITY, CAPACITY
 from headway.wire.http2.call_state import CALL_BYTES
 from headway.wire.http2.frames import Code
 from headway.wire.http2.sending import UNREAD_CALLS
-from headway.wire.read_turns import ReadTurns
 
 CALM = int(Code.ENHANCE_YOUR_CALM).to_bytes(4, "big")
 
@@ -336,9 +336,12 @@ async def test_a_connection_that_ends_between_two_turns_is_over(end: bytes) -> N
     await ended(link)
 
 
-async def test_frames_of_many_connections_share_a_turn() -> None:
+async def test_frames_of_many_connections_share_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each had two milliseconds in every turn of the loop, so sixty had a hundred and twenty."""
-    turns = ReadTurns()
+    monkeypatch.setattr(read_turns, "SLICE_S", -1.0)
+    turns = read_turns.ReadTurns()
     links = [Link() for _ in range(20)]
     ping = frames.frame(frames.PING, 0, 0, bytes(8))
     for link in links:
@@ -374,9 +377,12 @@ async def test_heads_of_answers_that_wait_are_one_write() -> None:
     await ended(link)
 
 
-async def test_after_full_reads_one_connection_reads_on_in_a_turn() -> None:
+async def test_after_full_reads_one_connection_reads_on_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Eight had a quarter of a megabyte each in every turn."""
-    turns = ReadTurns()
+    monkeypatch.setattr(read_turns, "SLICE_S", -1.0)
+    turns = read_turns.ReadTurns()
     links = [Link() for _ in range(20)]
     parts = [frames.frame(frames.DATA, 0, 1, bytes(2**14)) for _ in range(5)]
     for link in links:

@@ -11,12 +11,18 @@ from headway.config import ServerConfig
 from headway.server.app import App
 from headway.server.service.routes import Route
 from headway.testing.virtual_time import run
+from headway.wire import read_turns
 from headway.wire.http1.connection import Connection
 from headway.wire.http1.parser import RequestParser
 
 CONFIG = ServerConfig(max_header_bytes=8192)
 HEAD = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
 MANY = 20
+
+
+@pytest.fixture(autouse=True)
+def one_read_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_turns, "SLICE_S", -1.0)
 
 
 class CountingParser(RequestParser):

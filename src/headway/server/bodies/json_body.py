@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import msgspec
 import numpy
 
-from headway.config import MAX_JSON_BYTES
 from headway.errors import InputTooLarge, InvalidInput, nearest
 from headway.server.bodies.background import background
 from headway.server.bodies.neutral import Neutral, is_neutral
@@ -33,7 +32,6 @@ async def decode_json(
     kind: Any = Any,
     *,
     default: bytes = b"",
-    limit_bytes: int = MAX_JSON_BYTES,
 ) -> Any:
     """Raises what `msgspec.json.decode` does, and InputTooLarge, DeadlineExceeded.
 
@@ -42,7 +40,7 @@ async def decode_json(
     body = request.body or default
     if len(body) <= SMALL_BYTES:
         return msgspec.json.decode(body, type=kind)
-    check_size(len(body), limit_bytes)
+    check_size(len(body), request.max_json_bytes)
     started = time.monotonic()
     work = partial(_decode, body, kind)
     value = await background.run(work, timeout_s=timeout_s(request.headers))
@@ -80,7 +78,6 @@ async def decode_fields(
     kind: type[Fields],
     *,
     default: bytes = b"",
-    limit_bytes: int = MAX_JSON_BYTES,
 ) -> Fields:
     """An object of fields. Null is absence, whatever the field, and 2.0 is 2.
 
@@ -88,13 +85,9 @@ async def decode_fields(
     """
     try:
         try:
-            fields: Fields = await decode_json(
-                request, kind, default=default, limit_bytes=limit_bytes
-            )
+            fields: Fields = await decode_json(request, kind, default=default)
         except msgspec.ValidationError:  # rarely: then it is read once more
-            given = await decode_json(
-                request, dict[str, Any], default=default, limit_bytes=limit_bytes
-            )
+            given = await decode_json(request, dict[str, Any], default=default)
             neutral: Neutral = getattr(kind, "NEUTRAL", {})
             for name in [name for name, each in given.items() if is_neutral(name, each, neutral)]:
                 del given[name]
@@ -105,6 +98,19 @@ async def decode_fields(
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(_said_of(request.body, error)) from error
     return fields
+
+
+async def decode_value(request: Request, kind: Any = Any, *, hint: str = "") -> Any:
+    """As `decode_json`. Raises InvalidInput where the body is not JSON (`hint`: what else may have
+    been meant), or not of this kind."""
+    try:
+        return await decode_json(request, kind)
+    except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
+        raise InvalidInput(beyond_floats(request.body, error) or str(error)) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        if not request.body:
+            raise InvalidInput("the body is empty: JSON is expected") from error
+        raise InvalidInput(f"the body is not JSON: {in_words(error)}{hint}") from error
 
 
 def mistake_of(error: msgspec.ValidationError, kind: type) -> str:

@@ -47,10 +47,9 @@ class Instances:
     async def predict(self, request: Request, model: str) -> Response:
         no_query(request)
         served = await find_or_wake(self._inference, request, model)
-        limits = self._inference.limits
-        most = limits.rows
+        most = self._inference.limits.rows
         with served.held():
-            asked = await decode_fields(request, InstancesRequest, limit_bytes=limits.json_bytes)
+            asked = await decode_fields(request, InstancesRequest)
             if not asked.instances:
                 raise InvalidInput("instances: at least one is expected")
             if len(asked.instances) > most:

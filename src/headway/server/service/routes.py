@@ -93,7 +93,7 @@ class Route(NamedTuple):
     task: Task | None = None  # of the models that answer; None: any
 
 
-def decoding(route: Route, limit_bytes: int) -> Handler:
+def decoding(route: Route) -> Handler:
     """The route's handler, which gets the request's body decoded, as `takes` says."""
     takes, handler = route.takes, route.handler
     if takes is None or not takes.is_decoded:
@@ -102,7 +102,7 @@ def decoding(route: Route, limit_bytes: int) -> Handler:
 
     async def decoded(request: Request, **params: str) -> Answer:
         no_query(request)
-        body = await decode_fields(request, takes.kind, default=default, limit_bytes=limit_bytes)
+        body = await decode_fields(request, takes.kind, default=default)
         return await handler(request, body, **params)
 
     return decoded

@@ -127,7 +127,7 @@ class Site:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Site]:
+async def serving(config: ServerConfig | None = None) -> AsyncIterator[Site]:
     registry, double = Registry(), Double()
     hosted = []
     for name, model in (
@@ -147,7 +147,7 @@ async def serving() -> AsyncIterator[Site]:
         hosted.append(served)
     try:
         double.runs = 0  # those before traffic: is each row alone what it is in company?
-        yield Site(make_app(registry, ServerConfig()), double)
+        yield Site(make_app(registry, config or ServerConfig()), double)
     finally:
         for served in hosted:
             await served.close()
@@ -194,6 +194,25 @@ async def test_a_large_body_that_is_refused_is_read_off_the_loop(
             assert background_work == 1
             assert turns > RAN_ON
         assert site.double.runs == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("/v1/predict/echo", b"", b""),
+        ("/v1/embeddings", b'{"model":"embed","input":', b"}"),
+        ("/models/embed", b'{"inputs":', b"}"),
+        ("/v2/models/echo/generate", b'{"text_input":', b"}"),
+        ("/v1/models/echo:predict", b'{"instances":[', b"]}"),
+        ("/v2/models/echo/infer", b'{"inputs":[],"id":', b"}"),
+        ("/v2/repository/index", b'{"ready":', b"}"),
+    ],
+)
+async def test_the_limit_on_json_is_the_operators(path: str, before: bytes, after: bytes) -> None:
+    async with serving(ServerConfig(max_json_bytes=200_000)) as site:
+        answer, _, _ = await site.post(path, before + b'"' + b"a" * 200_000 + b'"' + after)
+        assert answer.status == 413
+        assert b"at most 200000 are allowed" in answer.body
 
 
 async def test_a_packed_body_is_unpacked_and_read_off_the_loop() -> None:

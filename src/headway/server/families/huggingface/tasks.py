@@ -13,10 +13,8 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.bodies.encoding import encode_json
 from headway.server.bodies.json_body import (
-    beyond_floats,
-    decode_json,
+    decode_value,
     fields_of,
-    in_words,
     mistake_of,
 )
 from headway.server.service.model_tasks import Task, check_does, task_of
@@ -263,14 +261,7 @@ async def decoded(request: Request, kind: type[Fields]) -> Fields:
 
 async def fields_in(request: Request) -> dict[str, Any]:
     """All fields: those in `parameters` and those beside it."""
-    try:
-        body: dict[str, Any] = await decode_json(request, dict[str, Any])
-    except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
-        raise InvalidInput(beyond_floats(request.body, error) or str(error)) from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        is_what = f"the body is not JSON: {in_words(error)}"
-        is_what = is_what if request.body else "the body is empty: JSON is expected"
-        raise InvalidInput(is_what) from error
+    body: dict[str, Any] = await decode_value(request, dict[str, Any])
     inner = body.pop("parameters", None)
     if inner is None:
         return body

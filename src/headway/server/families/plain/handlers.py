@@ -17,7 +17,7 @@ import msgspec
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.auth.access import Access
-from headway.server.bodies.json_body import beyond_floats, decode_json, in_words
+from headway.server.bodies.json_body import decode_value
 from headway.server.families.plain.answers import (
     NOT_JSON,
     answer_of,
@@ -40,6 +40,10 @@ from headway.signature.values import takes_list, takes_object, takes_text
 from headway.wire.messages import Answer, Request, Response
 
 _NO_PARAMETERS: dict[str, str] = {}
+_FILES_HINT = (
+    ". To send a file or a text as it is, name its type: -H 'Content-Type: image/png', audio/wav, "
+    "text/plain, …"
+)
 _MOST_SHOWN = 100  # characters of an example
 
 
@@ -76,7 +80,7 @@ class Plain:
             with served.held():  # it comes to the queue later
                 return await _answer(request, served, await read_upload(request, served), ask)
         with served.held():  # its items come to the queue later
-            value = await _decoded(request, self._inference.limits.json_bytes)
+            value = await decode_value(request, hint=_FILES_HINT)
             ask = ask_of(parameters, request)
             if served.items_mean != "one" and _is_batch(value):
                 if served.items_mean == "unclear":
@@ -93,7 +97,7 @@ class Plain:
         served = await find_or_wake(self._inference, request, model)
         parameters = _parameters(request.query)
         with served.held():
-            value = await _decoded(request, self._inference.limits.json_bytes)
+            value = await decode_value(request, hint=_FILES_HINT)
             if not _is_batch(value):
                 raise InvalidInput('an object with one field is expected: {"items": [...]}')
             return await self._answer_items(served, value["items"], ask_of(parameters, request))
@@ -165,20 +169,6 @@ def _unclear(name: str) -> InvalidInput:
 
 def _is_batch(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"items"}
-
-
-async def _decoded(request: Request, limit_bytes: int) -> Any:
-    try:
-        return await decode_json(request, limit_bytes=limit_bytes)
-    except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
-        raise InvalidInput(beyond_floats(request.body, error) or str(error)) from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        if not request.body:
-            raise InvalidInput("the body is empty: JSON is expected") from error
-        raise InvalidInput(
-            f"the body is not JSON: {in_words(error)}. To send a file or a text as it is, name its "
-            "type: -H 'Content-Type: image/png', audio/wav, text/plain, …"
-        ) from error
 
 
 async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -> Answer:
