@@ -14,6 +14,7 @@ from benchmarks.chaos.scenario import Request
 
 ANSWERED = "answered"
 LEFT = "left"  # the client went, as planned
+BROKEN_OFF = "broken_off"  # a stream with a chunk already, by a failure of its batch
 OVERLOAD = frozenset(["queue_full", "shed"])
 
 # What each behaviour may end with, beside a refusal by overload.
@@ -150,7 +151,7 @@ def _may_end_so(entry: Entry) -> bool:
     request, outcome = entry.request, entry.outcome
     if outcome in OVERLOAD or outcome in _EXPECTED[request.behaviour]:
         return True
-    if request.model == "stories" and outcome == "model_failed":  # it had begun
+    if request.model == "stories" and outcome == BROKEN_OFF:
         return True
     is_leaving = request.leaves_after_s is not None or request.leaves_after_chunks is not None
     return outcome == LEFT and is_leaving

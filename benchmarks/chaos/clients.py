@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import grpc
 
+from benchmarks.chaos.accounting import BROKEN_OFF
 from benchmarks.chaos.http import HungUp, Pool, error_in
 from benchmarks.chaos.models import WIDTH
 from benchmarks.chaos.scenario import Request
@@ -193,13 +194,19 @@ async def _read_story(request: Request, chunks: AsyncIterator[str]) -> list[str]
     digest, read = "", 0
     if request.leaves_after_chunks == 0:
         raise Left
-    async for chunk in chunks:
-        digest, _, number = chunk.partition(":")
-        if digest != request.digests[0] or number != str(read):
-            return [digest, f"chunk {number} in place of {read}"]
-        read += 1
-        if read == request.leaves_after_chunks:
-            raise Left
+    try:
+        async for chunk in chunks:
+            digest, _, number = chunk.partition(":")
+            if digest != request.digests[0] or number != str(read):
+                return [digest, f"chunk {number} in place of {read}"]
+            read += 1
+            if read == request.leaves_after_chunks:
+                raise Left
+    except (Failed, grpc.aio.AioRpcError) as error:
+        kind = error.kind if isinstance(error, Failed) else grpc_kind(error)
+        if read and kind == "model_failed":
+            raise Failed(BROKEN_OFF, str(error)) from None
+        raise
     expected = int(request.content.rpartition(b":")[2])
     return [digest] if read == expected else [digest, f"{read} chunks of {expected}"]
 

@@ -20,6 +20,7 @@ from fragile import FragileBatcher, FragileWorker
 from headway.core.items import Batch, Item
 from headway.errors import (
     HeadwayError,
+    ModelFailed,
 )
 from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.streams import StreamCall
@@ -176,7 +177,7 @@ class World:
             answer = await caller
         except asyncio.CancelledError:
             answer = "vanished"
-        except HeadwayError as error:
+        except (HeadwayError, BrokenOff) as error:
             answer = error
         self.at_hand[family] -= value.kind != "healthy"
         self.ledger.settle(value, wishes, answer, is_closing=self.is_closing)
@@ -210,6 +211,8 @@ class World:
         try:
             async for chunk in stream:
                 chunks.append(chunk)
+        except ModelFailed as error:
+            raise BrokenOff if chunks else error from None
         finally:
             await stream.aclose()
         assert [number for number, _ in chunks] == list(range(CHUNKS))
@@ -345,6 +348,10 @@ class Told(DirectCall):
             self._told.set_result(error)
 
 
+class BrokenOff(Exception):
+    """A stream's batch failed after its reader's first chunk."""
+
+
 class Ledger:
     """Who asked, and what became of it: each exactly once, and as it may."""
 
@@ -367,8 +374,8 @@ class Ledger:
         outcome = self._outcome(value, answer)
         self.outcomes[value.kind, outcome] += 1
         allowed = {"queue_full", "shed"} | _EXPECTED[value.kind]
-        if wishes.how == "stream":  # one that has begun ends with its batch
-            allowed.add("model_failed")
+        if wishes.how == "stream":
+            allowed.add("broken_off")
         if wishes.deadline_ms is not None:
             allowed.add("deadline_exceeded")
         if wishes.vanishes_after_s is not None:
@@ -380,6 +387,8 @@ class Ledger:
     def _outcome(self, value: Value, answer: Any) -> str:
         if answer == "vanished":
             return "vanished"
+        if isinstance(answer, BrokenOff):
+            return "broken_off"
         if isinstance(answer, HeadwayError):
             return answer.code
         assert answer == (value.id, digest(value)), "an answer to the wrong caller"
