@@ -418,7 +418,7 @@ def check_keys(keys: Iterable[KeyConfig]) -> None:
 def read(path: Path) -> dict[str, Any]:
     """A TOML file as it is, not checked yet."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

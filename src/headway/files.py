@@ -17,7 +17,7 @@ def read_json(path: Path, *, most_bytes: int | None = None) -> dict[str, Any]:
     try:
         if most_bytes is not None and path.stat().st_size > most_bytes:
             raise ConfigError(f"{path}: is larger than {most_bytes} bytes")
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(found, dict):

@@ -90,7 +90,7 @@ def _files(folder: Path) -> Mapping[Path, set[str] | None]:
             raise ConfigError(f"{folder}: has neither {_SINGLE} nor {_INDEX}")
         return {single: None}
     try:
-        named = json.loads(index.read_text())["weight_map"]
+        named = json.loads(index.read_bytes())["weight_map"]
         files: defaultdict[Path, set[str]] = defaultdict(set)
         for name, file in named.items():
             files[folder / file].add(name)

@@ -66,7 +66,7 @@ class TableStore:
 
     def _read(self, place: Path) -> CostTable | None:
         try:
-            document = json.loads(place.read_text())
+            document = json.loads(place.read_bytes())
             measured_with = document["measured_with"]
             weights = measured_with.pop("weights")
             if measured_with != self._circumstances():

@@ -195,7 +195,7 @@ def read_conversations(path: Path) -> Conversations:
 
 def _read_json_lines(path: Path) -> Conversations:
     try:
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
         columns = [
             [float(line[name]) for line in lines]
             for name in ("timestamp", "input_length", "output_length")

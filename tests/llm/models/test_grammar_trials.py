@@ -1,14 +1,17 @@
 """Grammars are tried in a process that can be killed: what is too large is refused, and no more."""
 
+import contextlib
 import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from models import VOCABULARY
 
+from headway.errors import NotReady
 from headway.models.chat.grammars import MOST_BYTES, Grammars, Vocabulary, resident_bytes
 from headway.models.chat.trials import Trials
 
@@ -46,6 +49,19 @@ def test_what_would_end_a_process_ends_one_that_has_nothing_else_to_do(trials: T
     assert trials.why_not(SLOW) == _TOO_MUCH
     assert trials.why_not(of_regex("[ab]{3}-[0-9]")) == ""
     assert resident_bytes() - before < 2**25
+
+
+def test_a_grammar_whose_process_is_killed_is_not_refused(trials: Trials) -> None:
+    assert trials.why_not(of_regex("[ab]")) == ""
+    process = trials._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)  # it reads no more
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(trials.why_not, of_regex("[abc]"))
+        os.kill(process.pid, signal.SIGKILL)
+        with contextlib.suppress(NotReady):  # or it had not been handed over, and the next one says
+            assert asked.result() == ""
+    assert trials.why_not(of_regex("[abc]")) == ""
 
 
 def test_a_verdict_is_kept(trials: Trials) -> None:

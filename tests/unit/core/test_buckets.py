@@ -3,6 +3,7 @@ import pytest
 from headway.core.batching.buckets import LONGER, Buckets
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import CostTable
+from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, FireReason, Item, Run, Wait
 from headway.core.policy import Compose, Firing, Policy, read_buckets
 from headway.errors import ConfigError
@@ -181,6 +182,16 @@ def test_a_batch_is_reckoned_at_the_size_it_runs_at() -> None:
     batch = fired(scheduler, 0.0)
     assert (batch.rows, batch.size, batch.reason) == (2, 64, FireReason.BUDGET)
     assert batch.predicted_s == pytest.approx(4e-3 + 4e-6 * 128)
+
+
+def test_what_did_not_fit_is_known_by_the_size_that_it_ran_at() -> None:
+    policy = Policy(max_batch_size=8, pad_sizes=(512,), compose=Compose.FIFO)
+    scheduler = Scheduler(policy, TABLE)
+    scheduler.does_not_fit(Misfit(8, 512))
+    for number in range(8):
+        scheduler.submit(Item(number, 0.0, 1, 200 + number % 2))
+    batch = fired(scheduler, 0.0)
+    assert (batch.rows, batch.reason) == (4, FireReason.BUDGET)
 
 
 def test_what_is_longer_than_all_of_them_runs_as_it_is() -> None:

@@ -140,6 +140,18 @@ def test_a_pair_shares_the_positions_that_there_are(tmp_path: Path) -> None:
     assert all(model.size(model.prepare(each)) <= 16 for each in model.samples())
 
 
+def test_a_document_is_cut_at_the_side_that_its_folder_says(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path, classes=1)
+    file = folder / "tokenizer_config.json"
+    said = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps({**said, "truncation_side": "left"}))
+    model = built(folder)
+    pair = {"query": "green", "document": "red " * 20 + "blue fox dog"}
+    ids = model.prepare(pair, max_tokens_per_doc=2).ids
+    assert ids[-3:] == ids_of("fox", "dog")[1:]
+    assert model.prepare(pair, truncate=True).ids[-4:] == ids_of("blue", "fox", "dog")[1:]
+
+
 def test_a_task_may_be_asked_for(tmp_path: Path) -> None:
     ranker = built(save_folder(tmp_path / "embedder"), task="rerank")
     same, other = answers(

@@ -159,7 +159,7 @@ class OrderedComposer:
             return None
         if self._cost_with(made, item, rows, size) > self._limits.max_cost:
             return FireReason.BUDGET
-        if self._fitting.limits and rows > self._fitting.rows_at(size):
+        if self._fitting.limits and rows > self._fitting.rows_at(self._limits.padded_size(size)):
             return FireReason.BUDGET
         if not self._is_auto or self._is_packed:
             return None

@@ -5,6 +5,7 @@ nothing else is in this process, and a child that dies is an answer, too.
 `headway.models.chat.trials` starts it, and hands it a socket for each grammar.
 """
 
+import contextlib
 import os
 import random
 import resource
@@ -17,8 +18,8 @@ from headway.models.chat.grammars import MOST_BYTES, Grammars, Vocabulary, resid
 
 MOST_CPU_S = 0.5  # not of the clock: on a busy machine the same grammars pass
 MOST_WORKING_BYTES = 2**28
+BEGUN = b"!"  # said first: a child that dies afterwards has died of its grammar
 PASSED = b"+"
-NO_PROCESS = b"?"
 _WALK_TOKENS = 16
 _MOST_SHOWN = 500  # characters of what the library says
 
@@ -28,25 +29,22 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then hangs up
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child: its socket says all
     size, ends = int(arguments[1]), tuple(map(int, arguments[2].split(",")))
-    grammars = Grammars(Vocabulary(sys.stdin.read(), size, ends))
+    grammars = Grammars(Vocabulary(sys.stdin.buffer.read().decode(), size, ends))
     os.nice(10)  # callers who have their answers under way come first
     while True:
         word, sockets, *_ = socket.recv_fds(control, 1, 1)
         if not word:
             return  # the server is gone
-        with socket.socket(fileno=sockets[0]) as asked:
-            try:
-                is_child = os.fork() == 0
-            except OSError:
-                asked.sendall(NO_PROCESS)
-                continue
-            if is_child:
+        # Where there is no room for a child, silence tells the server.
+        with socket.socket(fileno=sockets[0]) as asked, contextlib.suppress(OSError):
+            if os.fork() == 0:
                 _serve(grammars, asked)
 
 
 def _serve(grammars: Grammars, asked: socket.socket) -> None:
     try:
         _limit()
+        asked.sendall(BEGUN)
         with asked.makefile("rb") as file:
             grammar = file.read().decode()
         why = why_not(grammars, grammar)

@@ -15,9 +15,9 @@ from pathlib import Path
 from headway.errors import NotReady
 from headway.models.chat.grammars import Vocabulary
 from headway.models.chat.trial_process import (
+    BEGUN,
     MOST_CPU_S,
     MOST_WORKING_BYTES,
-    NO_PROCESS,
     PASSED,
 )
 
@@ -56,9 +56,10 @@ class Trials:
             said = self._ask(grammar)
         except OSError as error:
             raise NotReady(f"no process to try a grammar in: {error}", retry_after_s=1) from error
-        if said == NO_PROCESS:
+        if not said.startswith(BEGUN):  # the process could not fork, or was killed
             raise NotReady("no process to try a grammar in", retry_after_s=1)
-        why = "" if said == PASSED else said.decode() or _TOO_MUCH
+        verdict = said.removeprefix(BEGUN)
+        why = "" if verdict == PASSED else verdict.decode() or _TOO_MUCH
         with self._lock:
             self._verdicts[_key(grammar)] = why
             if len(self._verdicts) > _MOST_VERDICTS:
@@ -70,7 +71,7 @@ class Trials:
             self._end()
 
     def _ask(self, grammar: str) -> bytes:
-        """Empty: its child died of it."""
+        """Begins with BEGUN if a child has tried it; nothing else: the child died of it."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:

@@ -73,7 +73,11 @@ class Reranker(TextModel):
             if len(tokens.ids) > room and not self._cuts(truncate):
                 raise self._too_long("document", length_of(tokens), room)
             asked = room
-        return document if len(tokens.ids) <= asked else document[: tokens.offsets[asked - 1][1]]
+        if len(tokens.ids) <= asked:
+            return document
+        if self._cut_side == "left":
+            return document[tokens.offsets[len(tokens.ids) - asked][0] :]
+        return document[: tokens.offsets[asked - 1][1]]
 
 
 class _Both(NamedTuple):

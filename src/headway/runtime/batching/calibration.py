@@ -77,6 +77,9 @@ class Calibration:
             policy = dataclasses.replace(policy, max_batch_size=largest, batch_sizes=sizes)
             self._maker.policy = policy
             self._decider.adopt(Scheduler(policy))
+        if isinstance(self._maker.runner, TensorRunner):
+            company = self._maker.runner.company
+            company.max_rows, company.row_counts = policy.max_batch_size, policy.batch_sizes
 
     async def try_out(self, dependent_rows: DependentRows) -> None:
         """Before there are callers: find out whether the model's rows depend on each other, and

@@ -5,6 +5,7 @@ logits out. What they mean is not known here.
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
 
@@ -124,7 +125,12 @@ class OnnxEncoder:
             self._prove(texts)
 
     def _prove(self, texts: ProofTexts) -> None:
-        note = proof.note_of([self._file()], self._device, len(texts.alone[-1].ids[0]))
+        import onnxruntime
+
+        note = proof.note_of(
+            [each for each in (self._file(), self.find() / "tokenizer.json") if each.is_file()],
+            *(onnxruntime.__version__, self._device, texts.pad_id, len(texts.alone[-1].ids[0])),
+        )
         found = proof.noted(note)
         if found is None:
             alone = _alone(self._given, texts, self._file())
@@ -233,8 +239,8 @@ class TorchEncoder:
         files = [self._path / name for name in names]
         return proof.note_of(
             [file for file in files if file.is_file()],
-            *(self._torch.__version__, transformers.__version__, self._auto_class, self.packs),
-            *(self._device, self._dtype, len(texts.alone[-1].ids[0])),
+            *(self._torch.__version__, transformers.__version__, version("tokenizers")),
+            *(self._auto_class, self.packs, self._device, self._dtype, len(texts.alone[-1].ids[0])),
         )
 
     def _prove(self, texts: ProofTexts) -> proof.Together:

@@ -225,7 +225,7 @@ def _modules(path: Path) -> list[_Module]:
     if not file.is_file():
         return []
     try:
-        listed = json.loads(file.read_text())
+        listed = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: {error}") from error
     if not (isinstance(listed, list) and listed and all(isinstance(each, dict) for each in listed)):

@@ -57,7 +57,8 @@ class TextModel(Model[Any, Any]):
             raise ConfigError(f"{file}: there is no such file")
         tokenizer = read_tokenizer(file, "models of texts", "onnx")
         tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
-        tokenizer.enable_truncation(self._max_tokens, direction=_cut_side(file.parent))
+        self._cut_side = _cut_side(file.parent)
+        tokenizer.enable_truncation(self._max_tokens, direction=self._cut_side)
         if self._lowers_case:
             _lower_case(tokenizer)
         self._tokenizer = tokenizer
@@ -111,7 +112,7 @@ class TextModel(Model[Any, Any]):
             return _tokens(raw)
         if not self._cuts(truncate):
             raise self._too_long("text", len(raw))
-        if _cut_side(self._encoder.find()) == "left":
+        if self._cut_side == "left":
             return _tokens([*self._first, *raw[len(raw) - self._max_tokens + len(self._first) :]])
         return _tokens([*raw[: self._max_tokens - len(self._last)], *self._last])
 
@@ -181,7 +182,7 @@ class TextModel(Model[Any, Any]):
                 f"tokens, which are never more than {most}",
                 limit=self._max_tokens,
             )
-        return text[:most]
+        return text[-most:] if self._cut_side == "left" else text[:most]
 
     def _cuts(self, truncate: bool | None) -> bool:
         return self._truncate if truncate is None else truncate
