@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.lab.http_overload import CAPACITY, OVERLOAD
 from benchmarks.report import Bar, Report, machine
 from benchmarks.serving import Running, exchanges_for, grpc_load, serving
+from headway.core.batching import scheduler
 
 ROOT = Path(__file__).parents[1]
 MOST = 1.05  # times the CPU time of the older commit
@@ -90,6 +91,9 @@ def _checkout(revision: str) -> Iterator[Path]:
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(path), revision], check=True)
         try:
+            if not scheduler.__file__.endswith(".py"):  # ours is compiled: like with like
+                build = [sys.executable, "hatch_build.py", "--if-changed"]
+                subprocess.run(build, cwd=path, check=True)
             yield path
         finally:
             subprocess.run([*git, "remove", "--force", str(path)], check=True)

@@ -308,10 +308,12 @@ def optimum(quick: bool) -> Report:
     open_rows, late, beside = zip(*_open_rows(quick), strict=True)
     closed_rows, least, merged = zip(*_closed_rows(quick), strict=True)
     enough = sum(each >= 0.97 for each in least)
+    rows = [*open_rows, *closed_rows]
+    ratios = [abs(1.0 - float(str(row[5]))) for row in rows]
     return Report(
         "One worker beside the exact optimum: the mean (open), answers a second (closed)",
         ["model", "traffic", "optimum", "n*", "auto", "worst seed ÷ optimum", "worst seed"],
-        [*open_rows, *closed_rows],
+        [row for _, row in sorted(zip(ratios, rows, strict=True), key=lambda each: -each[0])],
         [
             Bar("open, up to 50 %: ≤ 1.02 × the optimum", f"{max(late):.3f}", max(late) <= 1.02),
             Bar("open, above: ≤ 1.01 × never waiting", f"{max(beside):.3f}", max(beside) <= 1.01),
@@ -328,6 +330,8 @@ def optimum(quick: bool) -> Report:
             ),
         ],
         [
+            "the rows that are farthest from the optimum come first; above 50 % load a sample's "
+            "luck is larger, and what counts is never waiting on the same arrivals",
             "n*: the fewest waiting items at which the optimum starts a batch",
             "open: 5 seeds of 40,000; closed: 3 of 30,000 from a cold start (callers come after "
             "their first think time, which is exponential) and from a split one (half of them come "
@@ -335,6 +339,7 @@ def optimum(quick: bool) -> Report:
             if not quick
             else "a quick run: fewer points, seeds and requests",
         ],
+        kept=16,
     )
 
 
