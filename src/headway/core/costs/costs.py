@@ -291,7 +291,7 @@ class Costs:
     # ---- reading the grid
 
     def _cell_at(self, rows: int, predicted: float | None) -> int:
-        """The rows of the cell to refine: a cell of its own if items are alike; else the nearest."""
+        """The rows of the cell to refine: its own cell if items are alike; else the nearest."""
         axis = self._rows
         i = nearest(axis, rows)
         if axis[i] == rows or self._sizes is not None or self._batch_sizes or predicted is None:

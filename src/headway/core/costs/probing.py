@@ -1,7 +1,7 @@
 """Which batch sizes to time at warm-up, and in which order.
 
-Batch time is rarely a line. Hardware computes rows in tiles, so one row more than a power of two may
-take as long as the next power, and the best size need not be a power of two. A table of powers
+Batch time is rarely a line. Hardware computes rows in tiles, so one row more than a power of two
+may take as long as the next power, and the best size need not be a power of two. A table of powers
 alone would miss both.
 """
 

@@ -37,7 +37,7 @@ class CostTable:
             raise ConfigError(f"must be from -1 to {_MOST_ERROR:g}", field="errors")
 
     def _take_lists(self) -> None:
-        """Convert lists and numpy's numbers: compiled code accepts only tuples of Python numbers."""
+        """Convert lists and numpy's numbers: compiled code needs tuples of Python numbers."""
         taken: dict[str, object] = {
             "rows": tuple_of("rows", self.rows),
             "seconds": _cells("ms", self.seconds, float),
