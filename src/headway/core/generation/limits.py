@@ -24,7 +24,7 @@ class Limits:
     has_rests: bool = False  # a step of decodes alone follows each chunk, unless a prompt is late
     tile: int = 1  # tokens of a tile: a part of a tile costs as much as a whole one
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
-    ageing_s: float = 1.0  # sequences that waited longer get a share of the admissions, in any class
+    ageing_s: float = 1.0  # longer waiting sequences, in any class, get a share of admissions
 
     def __post_init__(self) -> None:
         names = ("blocks", "block_size", "max_context", "max_sequences", "step_tokens", "max_queue")

@@ -15,8 +15,8 @@ from headway.errors import InvalidInput
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
 MOST_STOP_IDS = 256
-# Routes with schemas make the grammar; no caller writes one by hand. Prompts are scored if the route
-# shows the scores.
+# Routes with schemas make the grammar; no caller writes one by hand. Prompts are scored if the
+# route shows the scores.
 _NOT_NAMED = {"grammar", "scores_prompt"}
 _SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling)) - _NOT_NAMED
 _OTHERS = frozenset(

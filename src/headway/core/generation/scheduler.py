@@ -74,11 +74,8 @@ class GenerationScheduler:
     # ---- sequences arrive and leave
 
     def submit(self, sequence: Sequence, resumed: Tokens[int] | None = None) -> None:
-        """Queue a sequence. `resumed`: the tokens it has from an engine that was lost.
-
-        A resumed sequence was admitted before, so the queue's limit does not apply to it. Prompt
-        and tokens are computed again, and it continues from there.
-        """
+        """Queue a sequence. `resumed`: its tokens from a lost engine, which are computed again. The
+        queue's limit does not apply to a resumed sequence, because it was admitted before."""
         self._check(sequence)
         if resumed is None and len(self._waiting) >= self.limits.max_queue:
             limit = self.limits.max_queue
@@ -301,10 +298,8 @@ class GenerationScheduler:
         shortest: float,
         behind: frozenset[str] = frozenset(),
     ) -> None:
-        """Admit waiting sequences while the budget, the slots and the blocks last.
-
-        Accounts in `behind` are left out.
-        """
+        """Admit waiting sequences while the budget, the slots and the blocks last; none of the
+        accounts in `behind`."""
         while plan.left > 0:
             head = self._head(now)
             if head is None or head[1] is not kind or head[0].pending or head[0].account in behind:
@@ -439,7 +434,7 @@ class _Plan:
     def __init__(self, now: float) -> None:
         self.now = now
         self.decode: dict[int, Decode] = {}
-        self.prompts: dict[int, tuple[Progress, int]] = {}  # by sequence, with the first position to compute
+        self.prompts: dict[int, tuple[Progress, int]] = {}  # with the first position to compute
         self.preempted: list[int] = []
         self.left = 0  # tokens
         self.bursts: frozenset[str] = frozenset()  # accounts

@@ -78,7 +78,7 @@ class Progress:
     def __init__(self, sequence: Sequence, root: bytes) -> None:
         self.sequence = sequence
         tenant, adapter = sequence.tenant, sequence.adapter
-        self.account = f"{tenant}\0{adapter}" if adapter else tenant  # that is charged for its tokens
+        self.account = f"{tenant}\0{adapter}" if adapter else tenant  # is charged for its tokens
         self.seniority = (sequence.priority, sequence.arrived_at, sequence.id)
         self.tokens: list[int] = list(sequence.prompt)
         self.pending = 0

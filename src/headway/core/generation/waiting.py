@@ -1,7 +1,7 @@
 """Sequences that wait for a slot or for blocks, and which of them is next.
 
-Classes are strict, except for the share that `Ageing` grants lower ones. Within a class tenants share by
-weight: each is charged for the tokens computed for it, as they come. A tenant's adapters share its
+Classes are strict, except for the share that `Ageing` grants lower ones. Within a class tenants
+share by weight: each is charged for its tokens as they are computed. A tenant's adapters share its
 weight evenly, so that a burst on one does not hold up the others. Within an adapter, first come
 first served; a preempted sequence returns to its old place.
 """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BatcherParts:
-    """Those that last, and (see `_wire`) those that a forked process has to make again."""
+    """Parts that last, and (see `_wire`) parts that a forked process has to make again."""
 
     def __init__(
         self,
