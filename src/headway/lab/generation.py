@@ -150,7 +150,7 @@ def _sequence(conversations: Conversations, index: int, limits: Limits) -> Seque
 def simulate_static(
     conversations: Conversations, limits: Limits, cost: Callable[[int], float]
 ) -> GenerationOutcome:
-    """Static batches: up to `max_sequences` waiting sequences run until the last of them is done."""
+    """Static batches: up to `max_sequences` waiting sequences run until the last is done."""
     record = _Record(conversations)
     arrivals, outputs = conversations.arrivals, conversations.outputs
     now, done, steps = 0.0, 0, 0

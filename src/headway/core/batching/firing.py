@@ -24,7 +24,7 @@ LEAST_WAIT_S = 1e-5  # shorter waits are skipped
 KEEPS_UP = 0.7  # up to this part of their capacity, faster workers do without a slow one
 
 
-# Plain classes that nobody changes: compiled code makes frozen ones more slowly (decision 30).
+# Plain classes, never changed: compiled code makes frozen ones more slowly (decision 30).
 
 
 class Fire:

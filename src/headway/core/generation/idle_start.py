@@ -3,7 +3,7 @@
 Callers that ask together arrive one after the other, a fraction of a millisecond apart. If the step
 began with the first of them, that one would decode beside the prompts of all others, which would be
 computed in small chunks for its sake. So the step begins once no prompt has come for a moment. That
-moment is a fiftieth of the step's own time, so a caller who is alone does not notice it.
+moment is a fiftieth of the step's own time, so a single caller does not notice it.
 """
 
 import math

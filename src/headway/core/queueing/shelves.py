@@ -163,8 +163,8 @@ class Shelf:
         self.flows: dict[str, Flow] = {}
         self.slots: list[Slot] = []  # in order
         self.owners: list[Flow] = []  # the flow of each slot
-        # A flow that is over is kept for its tenant, who is often back soon. If there are too many,
-        # each is closed when it ends.
+        # A flow that is over is kept, because its tenant is often back soon. If there are too many
+        # flows, each is closed when it ends.
         self.is_crowded = False
 
     def push(self, item: Item, tenant: TenantAccount, penalty: float) -> None:

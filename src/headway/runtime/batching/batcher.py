@@ -197,8 +197,8 @@ class Batcher(Generic[In, Out]):
     async def _answer_in_time(
         self, call: Call | LongCall, entered_at: float, deadline_ms: float | None
     ) -> Any:
-        """The finished answer; DeadlineExceeded if the deadline passes before. (If the item is still
-        queued then, the scheduler itself refuses it.)"""
+        """The finished answer; DeadlineExceeded if the deadline passes before. (If the item is
+        still queued then, the scheduler itself refuses it.)"""
         deadline = deadline_at(entered_at, deadline_ms)
         timer = self._expire_at(call, deadline)
         try:

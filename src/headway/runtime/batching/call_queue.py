@@ -19,7 +19,7 @@ class CallQueue:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.ids = itertools.count(1)
-        self.calls: dict[int, Answerable] = {}  # by item; calls of running batches are in their jobs
+        self.calls: dict[int, Answerable] = {}  # by item; running ones are in jobs
 
     @property
     def is_idle(self) -> bool:

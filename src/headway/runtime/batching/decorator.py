@@ -66,7 +66,7 @@ class BatchedFunction(Generic[In, Out]):
         )
         if self._attribute is None:
             return bound
-        # From now on Python finds this attribute first. `setdefault`: two threads may do this at once.
+        # From now on Python finds this attribute first. `setdefault`: two threads may race.
         return vars(instance).setdefault(self._attribute, bound)  # type: ignore[no-any-return]
 
 

@@ -162,7 +162,7 @@ class Entrance:
         *,
         streams: bool = False,
     ) -> Any:
-        """Queue one value, or raise the reason for refusing it. Returns its `Call` or `StreamCall`."""
+        """Queue one value, or raise the reason of a refusal. Returns its `Call` or `StreamCall`."""
         shell, losses = self._shell, self._decider.losses
         try:
             chain = check_not_within(self._maker, shell.name) if chain_here() else ()

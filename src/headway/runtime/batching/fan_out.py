@@ -21,7 +21,7 @@ _NEVER = -1
 
 
 class TurnPace:
-    """Limits the calls that begin in one turn of the event loop, so that other callers get turns."""
+    """Limits the calls that begin in one turn of the event loop, so that others get turns."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -80,7 +80,7 @@ class FanOut:
     ) -> list[Out | HeadwayError]:
         """The results of `call(value, milliseconds left)`, in order.
 
-        The first error withdraws the remaining values and is raised; with `keep_errors` it takes its
+        The first error withdraws the other values and is raised; with `keep_errors` it takes its
         value's place, unless it refuses the whole request.
         """
         late = DeadlineExceeded("the deadline passed before all of the request was answered")

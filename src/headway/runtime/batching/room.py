@@ -58,7 +58,7 @@ class Room:
         for waiter in list(self._waiters):
             if not self.has_some(waiter.since):
                 continue
-            with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # its loop is closed: no caller waits any more
                 waiter.future.get_loop().call_soon_threadsafe(_wake, waiter.future)
 
 

@@ -205,7 +205,7 @@ class Shell:
     # ---- driving
 
     def drive(self) -> None:
-        """Let the decider decide, and carry out the decision. In the event loop, after every event."""
+        """Let the decider decide, and carry it out. In the event loop, after every event."""
         try:
             with self.lock:
                 self._drive_is_due = False
@@ -446,7 +446,7 @@ def same_error(error: NotReady) -> NotReady:
 
 def _wake(futures: "list[asyncio.Future[None]]") -> None:
     for future in futures:
-        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # its loop is closed: no caller waits any more
             future.get_loop().call_soon_threadsafe(_set_done, future)
 
 

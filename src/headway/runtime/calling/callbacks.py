@@ -1,6 +1,6 @@
 """The user's functions around a model, off the event loop: `prepare`, `size` and `finish`.
 
-They are user code: whatever they raise is an error of the call, and of no other.
+They are user code: an exception fails only its own call.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Callbacks:
 
     @property
     def is_stuck(self) -> bool:
-        """Do so many calls hang that new ones are refused?"""
+        """Are new calls refused because too many calls hang?"""
         return self._front.is_stuck
 
     def start_over(self) -> CallbackThread:
@@ -131,7 +131,7 @@ def _text_of(value: Any, kind: str) -> str:
 
 
 def _check_plain(model: object, name: str, **given: Any) -> None:
-    """Raises ConfigError for an `async def` where its result would never be awaited."""
+    """Raises ConfigError for an `async def` whose result would never be awaited."""
     others = {each: own_method(model, each) for each in ("setup", "load", "finish", "prepare_many")}
     for each, function in {**given, **others}.items():
         called = function if inspect.isroutine(function) else type(function).__call__
@@ -144,7 +144,7 @@ def _check_plain(model: object, name: str, **given: Any) -> None:
 
 
 def _check_bare(model: object, name: str) -> None:
-    """Raises ConfigError for a `setup` or `load` that wants arguments: it is called without any."""
+    """Raises ConfigError for a `setup` or `load` with arguments: it is called without any."""
     for each in ("setup", "load"):
         method = own_method(model, each)
         if method is None:

@@ -35,7 +35,7 @@ ATTEMPTS = (
 
 class Samples:
     """Rows of one model, each by the number of its content: indices that are all 0, all 1, and
-    mixed ones. A mask says that everything is real."""
+    mixed ones. A mask marks everything as real."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = tensors

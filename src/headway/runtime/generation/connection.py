@@ -18,7 +18,7 @@ _STOPPED_S = 5.0  # a timer is this late only if this process was stopped
 
 
 class EngineConnection:
-    """The connection to one engine. What cannot be sent now is sent later."""
+    """The connection to one engine. Messages that cannot be sent now are sent later."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Whatever ends the parent, SIGKILL included, the kernel ends this process with it."""
+    """Have the kernel end this process when the parent ends, even by SIGKILL."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _exit_without(parent)  # it may have gone before
 

@@ -1,4 +1,4 @@
-"""What a worker prints, as lines of the log."""
+"""Writes a worker's output to the log, by lines."""
 
 import logging
 import os

@@ -46,12 +46,12 @@ class Team(Protocol):
     def worker_ready(self, worker: "ProcessWorker", status: WorkerStatus) -> None: ...
 
     def worker_lost(self, worker: "ProcessWorker", status: WorkerStatus) -> None:
-        """It takes no jobs until it is ready again; never, where its state is `failed`."""
+        """The worker takes no jobs until it is ready again; never, if its state is `failed`."""
         ...
 
 
 class ProcessWorker:
-    """A `Worker`. Its thread ends with `stop`, or when nobody uses it any more."""
+    """A `Worker`. Its thread ends with `stop`, or when it is no longer used."""
 
     is_lost = False  # a job always comes back: with its results, or as lost
 
@@ -67,7 +67,7 @@ class ProcessWorker:
 
     @property
     def started(self) -> "Future[None]":
-        """Done when the model is loaded for the first time; raises why it could not be."""
+        """Done when the model is loaded for the first time. Raises the error of the load."""
         return self._life.started
 
     @property
@@ -120,7 +120,7 @@ class _Life:
         self._supervision = Supervision(options.restarts)
         self._process: ModelProcess | None = None
         self._is_busy = False
-        self._held: list[Job] = []  # came while there was no process
+        self._held: list[Job] = []  # jobs that arrived while there was no process
         self.is_stopping = False
 
     def start(self) -> None:
