@@ -11,7 +11,7 @@ from typing import Protocol
 
 class Forked(Protocol):
     def after_fork(self) -> None:
-        """In the child, where no other thread runs. Locks may be held by threads that are not."""
+        """Called in the child, which has only this thread. Other threads' locks may stay locked."""
         ...
 
 

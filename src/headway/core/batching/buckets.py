@@ -14,7 +14,7 @@ _LEARN_EVERY = 256  # arrivals between two computations of the quantiles
 
 class Buckets:
     def __init__(self, bounds: Sequence[int] = (), *, quantiles: int = 0) -> None:
-        """Without either argument, and until quantiles are known: powers of two."""
+        """Use powers of two without either argument, and until quantiles are known."""
         self._bounds = list(bounds)
         self._quantiles = quantiles
         self._seen: deque[int] = deque(maxlen=_SEEN)

@@ -131,7 +131,7 @@ class Lateness:
         return min(rows, max(1, round(low * each)))
 
     def allowed_rows(self, rows: int) -> int:
-        """With fixed batch sizes: pad up or run fewer rows, whichever is cheaper per row."""
+        """The rows to run. With fixed batch sizes: pad up or run fewer, the cheaper per row."""
         if not self._batch_sizes:
             return rows
         up = next(size for size in self._batch_sizes if size >= rows)

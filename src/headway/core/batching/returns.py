@@ -69,7 +69,8 @@ class Returns:
         self._seen: deque[_Seen] = deque(maxlen=_BATCHES)
 
     def learn(self, came: Sequence[float], since: float, until: float, thinking: int) -> None:
-        """Learn that `came`, of `thinking` callers idle since an answer, returned before the next."""
+        """Learn that of `thinking` callers idle since an answer, those in `came` returned before
+        the next one."""
         self._seen.append(_Seen(since, came, until - since, max(thinking, len(came))))
 
     def away(self) -> Away | None:

@@ -97,8 +97,8 @@ def line_through(points: Points, max_rows: int) -> list[float]:
 def planning_curve(
     points: Points, max_rows: int, batch_sizes: Sequence[int]
 ) -> tuple[list[float], list[int]]:
-    """For planning, two lists by rows: the time of a batch, and the rows up to that many with the
-    best rate.
+    """Two lists for planning, by rows: the time of a batch, and the rows with the best rate among
+    all numbers up to that.
 
     With fixed batch sizes, the times are of the size that the model runs. Times of several rows
     are raised by `WORTH_IT`: if probes cannot measure a gain, items run alone. Only a part of the

@@ -124,7 +124,7 @@ class Batcher(Generic[In, Out]):
         self._decider, self._shell, self._entrance = parts.decider, parts.shell, parts.entrance
 
     def after_fork(self) -> None:
-        """In the child process, which has no threads or workers of the parent."""
+        """Start over in the child process, which has no threads or workers of the parent."""
         self._parts.after_fork()
         self._take_parts()
 
@@ -236,7 +236,7 @@ class Batcher(Generic[In, Out]):
         return result  # type: ignore[no-any-return]  # as in `submit`
 
     def submit_direct(self, call: DirectCall) -> bool:
-        """For a front end in the batcher's own loop: one row, already checked, without options.
+        """Queue a front end's call, in the batcher's own loop: one checked row without options.
 
         False: it cannot be taken this way now; `submit` raises the reason.
         """

@@ -100,7 +100,7 @@ class Losses:
         )
 
     def report_lost(self, job: BatchJob, refusals: Refusals) -> None:
-        """In the event loop."""
+        """Report a lost batch to observers. In the event loop."""
         assert job.lost is not None
         reason, memory = job.lost.reason, job.lost.out_of_memory
         failed = sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)

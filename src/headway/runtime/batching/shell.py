@@ -149,7 +149,7 @@ class Shell:
         self._enter(ShellState.OPEN)
 
     def after_fork(self, parent: "Shell") -> None:
-        """In the child, instead of its parent's: one that opens itself starts over."""
+        """Take the parent shell's place in the child: one that opens itself starts over."""
         state = parent.state
         if state is ShellState.NEW or (self.floating is not None and state is ShellState.OPEN):
             return
@@ -243,7 +243,7 @@ class Shell:
         return event_loop, decision
 
     def _decide(self) -> "BatchDecision | None":
-        """Under the lock. Sets the timer for later."""
+        """Decide, and set the timer for later. Under the lock."""
         if self.is_over:
             return None
         self.take_in()

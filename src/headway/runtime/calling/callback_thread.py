@@ -225,7 +225,7 @@ class _Tasks:
         return waiting if thread is None else waiting + len(thread.current) + len(thread.done)
 
     def add(self, task: _Task) -> None:
-        """Under the lock."""
+        """Add a task. Under the lock."""
         self._of(task.kind)[task.future] = task
         if not self._is_awake:
             self._is_awake = True

@@ -51,7 +51,7 @@ class Callbacks:
         return self._front.is_stuck
 
     def start_over(self) -> CallbackThread:
-        """In a forked process, which has no copy of the thread. Returns the old object."""
+        """Start over in a forked process, which lacks the thread. Returns the old object."""
         old, self._front = self._front, self._make_front()
         return old
 
@@ -170,7 +170,7 @@ def own_method(model: object, method: str) -> Any:
 
 
 def _prepare_many_of(model: object) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """Not an inherited one if a subclass overrides `prepare`: it would bypass that."""
+    """The model's `prepare_many`, unless a subclass overrides `prepare`, which it would bypass."""
     for kind in type(model).__mro__:
         if kind is Model or "prepare" in vars(kind) or "prepare_many" in vars(kind):
             has_many = kind is not Model and "prepare_many" in vars(kind)

@@ -111,7 +111,7 @@ def _work(
     function: Callable[..., T],
     arguments: tuple[Any, ...],
 ) -> None:
-    """In a thread: call the function, and tell the loop; unless the caller has left."""
+    """In a thread: call the function and report to the loop, unless the caller has left."""
     if future.done():
         return
     result: Any = None

@@ -164,7 +164,7 @@ Command: TypeAlias = (
 
 class CommandInbox(Protocol):
     def post(self, command: Command) -> None:
-        """From any thread of the engine's own process: `wait_commands` answers it."""
+        """Add a command, from any thread of the engine's process: `wait_commands` returns it."""
         ...
 
     def wait_commands(self, until: float) -> list[Command] | None:
@@ -208,7 +208,7 @@ class EngineLoop:
         self._failures = 0
 
     def close(self) -> None:
-        """After `run`: sequences that still wait for an adapter are unfinished, too."""
+        """Call it after `run`. Sequences that still wait for an adapter become unfinished, too."""
         self._adapters.close()
         self.unfinished.update(self._adapters.held)
 
@@ -224,8 +224,8 @@ class EngineLoop:
         )
 
     def run(self) -> None:
-        """Until the inbox says stop. Shortly before a step ends, the next one is decided and handed
-        over, if the engine takes several steps at once."""
+        """Run until the inbox says stop. If the engine takes several steps at once, the next one is
+        decided and handed over shortly before a step ends."""
         until = math.inf
         while (commands := self._inbox.wait_commands(until)) is not None:
             for command in commands:

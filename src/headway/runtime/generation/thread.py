@@ -59,7 +59,7 @@ class GenerationThread:
             raise self._failure
 
     def after_fork(self) -> None:
-        """In the child: the thread is the parent's, and may have held the lock."""
+        """Called in the child: the thread is the parent's, and may have held the lock."""
         self._changed = threading.Condition()
         self._is_closing = True
         self._refusal = (
@@ -98,7 +98,7 @@ class GenerationThread:
         return self._loop.load
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """From any thread. Sequences that the scheduler refuses are reported like any other end."""
+        """Submit a sequence, from any thread. A refusal is reported like any other end."""
         self._tell(SubmitSequence(sequence, sampling))
 
     def cancel(self, sequence: int) -> None:
@@ -117,7 +117,7 @@ class GenerationThread:
         return self._ask(number, UnloadAdapter(number, adapter))
 
     def post(self, command: Command) -> None:
-        """From the loop's own helpers."""
+        """Add a command of the loop's own helpers."""
         with contextlib.suppress(Closed):
             self._tell(command)
 

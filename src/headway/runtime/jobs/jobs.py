@@ -109,7 +109,7 @@ class BatchJob:
             _log.exception("a batch failed while its errors were examined")
             failure = f"the batch failed: {name_of(error)}: {text_of(error)}"
             self.results = [ModelFailed(failure) for _ in self.calls]
-        finally:  # also where it is cancelled with its loop: answer the calls that have results
+        finally:  # even if cancelled with its loop: answer the calls that have results
             leave(run)
             self.ran_s = self.clock() - started
             self.done(self)

@@ -28,7 +28,7 @@ class ProbeWatcher:
         return True
 
     async def wait_turn(self, last_s: float) -> None:
-        """Before each call of the model. `last_s`: how long the last one took, 0 at first."""
+        """Called before each call of the model. `last_s`: the time of the last one, 0 at first."""
 
     def has_run(self, rows: int, size: int) -> int | None:
         """The most bytes of memory that the call took, if known."""
@@ -63,7 +63,7 @@ class Probe:
             if is_stopped(error, task):
                 raise
             outcome = model_failed(self._runner.name, error)
-        finally:  # also where it is cancelled with its batcher
+        finally:  # even if it is cancelled with its batcher
             with suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 self._loop.call_soon_threadsafe(self._settle, outcome)
 
@@ -175,7 +175,7 @@ class Trial:
         return self._runner.company.judge_crowd(few, [answers[0], answers[-1]])
 
     async def _beside(self, judged: Sequence[Any], neighbour: Any) -> list[Any]:
-        """Both rows, each with the neighbour, and all three together where they fit."""
+        """The answers of both rows beside the neighbour: all three in one batch if they fit."""
         first, last = judged
         if self._max_rows > 2:
             answers = await self._together([first, neighbour, last])

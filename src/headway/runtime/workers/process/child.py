@@ -36,7 +36,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """With the numbers of the socket, of the control page's file, and of the parent."""
+    """Run a model process. `arguments`: fds of socket and control page, and the parent's pid."""
     socket_fd, control_fd, parent = map(int, arguments)
     _die_with(parent)
     for each in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the parent decides
@@ -202,7 +202,7 @@ class Child:
         return keywords
 
     def _answer(self, kind: Kind, call: int, value: Any) -> None:
-        """In a stream, raises what cannot be sent; else it is sent as the model's error."""
+        """Send an answer. If it cannot be sent: raise in a stream, else send the model's error."""
         try:
             self._send(kind, call, value)
         except (Unsendable, MemoryError) as error:

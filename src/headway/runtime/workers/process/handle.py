@@ -243,8 +243,8 @@ class ModelProcess:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """After its end: was it killed by the kernel for lack of memory, or did an allocation
-        fail?"""
+        """Did the ended process run out of memory: killed by the kernel, or with a failed
+        allocation?"""
         if self._kill_reason is not None:
             return False
         if self._process.returncode == -signal.SIGKILL:

@@ -58,7 +58,7 @@ class ProcessWorker:
     def __init__(
         self, spec: WorkerSpec, options: ProcessOptions, team: Team, *, is_awaited: bool
     ) -> None:
-        """`is_awaited`: a caller waits for `started`, and stops it where that fails."""
+        """`is_awaited`: a caller waits for `started`, and stops the worker if that fails."""
         self._life = _Life(
             spec, options, weakref.ref(self), weakref.ref(team), is_awaited=is_awaited
         )
@@ -91,7 +91,7 @@ class ProcessWorker:
 
 
 class _Wake:
-    """In the inbox: check the process."""
+    """A message in the inbox: check the process."""
 
 
 _WAKE = _Wake()
