@@ -43,7 +43,7 @@ class Company:
     def judge(
         self, apart: Sequence[Arrays], together: Sequence[Sequence[Arrays]]
     ) -> "list[str] | None":
-        """The outputs of the judged rows that change with the rest of the batch; None: the samples
+        """The outputs of the judged rows that change with the other rows; None: the samples
         are useless, because their answers show nothing."""
         if not are_finite(apart):
             return None

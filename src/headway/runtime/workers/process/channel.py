@@ -3,7 +3,7 @@
 A message is one packet on a Unix socket. Small values travel in it; large ones are in shared
 memory that is used again and again: a sender keeps up to four regions, and with every message
 each side tells which of the other's regions it still holds. Small values are copied out of them,
-large ones are read where they lie, for as long as a reference to them lives.
+large ones are read in place, for as long as a reference to them exists.
 
 That needs question and answer. On a line in `both_ways` either side sends whenever it likes: there
 a region is used for one message, and neither side waits in `send` or `receive`.
