@@ -252,7 +252,7 @@ class Batcher(Generic[In, Out]):
         return self._entrance.fan_out(rows=rows, deadline_ms=deadline_ms)
 
     async def many(self, values: Iterable[Any], **options: Any) -> list[Out]:
-        """The results for several values, in order. One error withdraws the other values and is raised.
+        """The results for several values, in order. One error withdraws the others and is raised.
 
         Any number of values: a few batches' worth are queued at a time, as the queue has room.
         `deadline_ms` is that of all of them.

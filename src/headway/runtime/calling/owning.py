@@ -246,8 +246,8 @@ def _memory_of(view: memoryview) -> memoryview:
     return copied if view.format == "B" and view.ndim == 1 else as_before(view.format, view.shape)
 
 
-# ---- how many references there are where nobody else holds one: counted, for it is the
-# interpreter's affair; counted once too many times means a copy, never a shared array
+# ---- the number of references to an object without other holders: measured, because it depends on
+# the interpreter; a number that is too small means a needless copy, never a shared array
 
 
 def _references(container: Any) -> int:
