@@ -1,6 +1,6 @@
-"""The vocabulary of the scheduler: what is queued, what leaves, and what it may answer.
+"""The vocabulary of the scheduler: items, batches, and the actions it may return.
 
-Read this first. Items carry no payload and no future, only what a decision needs; so the
+Read this first. Items carry no payload and no future, only the fields that a decision needs, so the
 owner of the payloads may live in another thread, another process or a simulator.
 """
 
@@ -24,12 +24,12 @@ class Item(NamedTuple):
     id: int
     arrived_at: float
     rows: int = 1
-    size: int = 0  # what it costs beyond its rows (tokens, frames, pixels); 0 where nothing varies
+    size: int = 0  # tokens, frames or pixels of each row; 0 if sizes do not vary
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     deadline: float = math.inf  # the caller's own; the answer is useless afterwards
     partition: Hashable = None  # only items of one partition may share a batch
-    bucket: int = 0  # of its size, where only one bucket's items share a batch; see `buckets`
+    bucket: int = 0  # of its size, if only items of one bucket share a batch; see `buckets`
 
     @property
     def lane(self) -> Hashable:
@@ -38,9 +38,9 @@ class Item(NamedTuple):
 
 
 def key_of(item: Item) -> Any:
-    """Its id, to look it up by: the very object that the item holds.
+    """The item's id, as the object that the item holds.
 
-    Of `item.id` compiled code makes a new one each time, which a dict has to compare.
+    For `item.id`, compiled code makes a new object each time, which a dict has to compare.
     """
     fields: tuple[Any, ...] = item
     return fields[0]
@@ -49,21 +49,21 @@ def key_of(item: Item) -> Any:
 # Item's own constructor spends most of its time on defaults; this takes the fields as one tuple.
 new_item = cast("Callable[[tuple[Any, ...]], Item]", functools.partial(tuple.__new__, Item))
 
-# Everything about an item but its id and its time: items of one kind need not be told apart.
+# All fields of an item but its id and its time: items of one kind are interchangeable.
 kind_of = cast("Callable[[Item], tuple[object, ...]]", operator.itemgetter(slice(2, None)))
 
 
 class FireReason(StrEnum):
     """Why a batch left when it did."""
 
-    FULL = "full"  # no row more is allowed
+    FULL = "full"  # no further row is allowed
     KNEE = "knee"  # a larger batch would not pay
     BUDGET = "budget"  # cost or memory is used up
     IDLE = "idle"  # a worker was free, and waiting was not expected to pay
-    LINGER = "linger"  # waited for company as long as that paid
+    LINGER = "linger"  # waited for more items as long as that paid
     ALL_HERE = "everyone"  # all callers seen lately are already here
-    WINDOW = "window"  # the oldest has waited its window
-    DEADLINE = "deadline"  # later would be too late for one of them
+    WINDOW = "window"  # the oldest item has waited its window
+    DEADLINE = "deadline"  # a later start would miss a deadline
     DRAIN = "drain"  # the scheduler is closing
     RETRY = "retry"  # its worker was lost: it runs again, with no other item
 
@@ -74,8 +74,8 @@ class RefusalReason(StrEnum):
     QUEUE_FULL = "queue_full"
     SHED = "shed"  # it would miss the SLO
     DEADLINE = "deadline_exceeded"  # the caller's own deadline
-    POISON = "poison"  # a worker was lost twice with this alone on it
-    WORKER_LOST = "worker_lost"  # too many workers were lost with this among others
+    POISON = "poison"  # a worker was lost twice while it ran this item alone
+    WORKER_LOST = "worker_lost"  # too many workers were lost while they ran it with others
 
 
 class Batch(NamedTuple):
@@ -84,16 +84,16 @@ class Batch(NamedTuple):
     id: int
     items: tuple[Item, ...]
     rows: int
-    size: int  # of the largest item: what the others are padded to
-    padded_rows: int  # what the model runs; more than `rows` only with fixed batch sizes
+    size: int  # of the largest item: the others are padded to it
+    padded_rows: int  # the rows that the model runs; more than `rows` only with fixed batch sizes
     reason: FireReason
     fired_at: float
-    idle_since: float  # when a free worker first stood before this queue; equals fired_at if never
-    batch_cap: int  # caps in force at that moment
+    idle_since: float  # since when a worker was free for this queue; fired_at if none was
+    batch_cap: int  # the most rows, and the longest wait, in force at that moment
     linger_cap_s: float
     predicted_s: float | None  # None: nothing is known about this size yet
     is_packed: bool = False  # no item is padded; `size` is the mean
-    worker: int = 0  # by number: where it is to run
+    worker: int = 0  # the number of the worker that runs it
 
     @property
     def padding(self) -> float:
@@ -109,11 +109,11 @@ class Batch(NamedTuple):
         return max(self.idle_since, item.arrived_at) - item.arrived_at
 
     def lingered_s(self, item: Item) -> float:
-        """How long the item waited on purpose, before a free worker."""
+        """How long the item waited on purpose while a worker was free."""
         return self.fired_at - max(self.idle_since, item.arrived_at)
 
 
-# As `new_item`: a quick way to make one.
+# A fast constructor, as `new_item`.
 new_batch = cast("Callable[[tuple[Any, ...]], Batch]", functools.partial(tuple.__new__, Batch))
 
 
@@ -121,7 +121,7 @@ class Refusal(NamedTuple):
     item: Item
     reason: RefusalReason
     retry_after_s: float = 0.0
-    detail: str = ""  # what became of the worker, where one was lost
+    detail: str = ""  # why the worker was lost, if one was
 
 
 class Run(NamedTuple):
@@ -137,7 +137,7 @@ class Wait(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Answer these: they will never run. Then ask again."""
+    """Refuse these items: they will never run. Then ask again."""
 
     refusals: tuple[Refusal, ...]
 

@@ -1,4 +1,4 @@
-"""Every lever of the scheduler, checked once. All have defaults that need no tuning."""
+"""Every option of the scheduler, checked once. All have defaults that need no tuning."""
 
 import math
 import sys
@@ -22,39 +22,39 @@ class Order(StrEnum):
 
 
 class Compose(StrEnum):
-    """Which items share a batch, where sizes differ."""
+    """Which items share a batch if sizes differ."""
 
-    DP = "dp"  # the cut that takes least time, made anew for every batch
-    BUCKETS = "buckets"  # only those of one bucket of sizes
+    DP = "dp"  # the partition by size with the least time, computed anew for every batch
+    BUCKETS = "buckets"  # only items of one bucket of sizes
     SORT = "sort"  # full batches in the order of sizes
-    FIFO = "fifo"  # in order of arrival, whatever the padding
-    PACKED = "packed"  # likewise; the model takes them without padding
+    FIFO = "fifo"  # in order of arrival, however much padding that needs
+    PACKED = "packed"  # in order of arrival; the model takes items without padding
 
 
-MOST_ROWS = 2**20  # of a batch: tables have a place for each
-MOST_COUNT = 2**53  # of anything: beyond it a float does not tell a number from the next
+MOST_ROWS = 2**20  # in a batch: tables have an entry for each number of rows
+MOST_COUNT = 2**53  # for every count: above it, a float cannot represent every whole number
 _MOST_WORKERS = 4096
-_WINDOW_BATCHES = 4  # of one request, for each worker: one runs, and the next are planned
+_WINDOW_BATCHES = 4  # of one large request queued per worker: one runs, the next are planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     firing: Firing = Firing.AUTO
     max_batch_size: int = 64  # rows
-    max_wait_s: float | None = None  # auto: caps the learned linger; window: the window
+    max_wait_s: float | None = None  # auto: the longest learned wait; window: the window
     max_batch_cost: int | None = None  # rows × largest size, e.g. padded tokens
     slo_s: float | None = None
     slo_percentile: float = 99.0
     max_queue: int = 4096  # rows
     order: Order = Order.FIFO
     compose: Compose = Compose.DP
-    buckets: tuple[int, ...] = ()  # the largest size of each; neither here nor below: powers of two
-    quantiles: int = 0  # so many buckets, each with as many items as any other
+    buckets: tuple[int, ...] = ()  # the largest size of each; empty, no quantiles: powers of two
+    quantiles: int = 0  # the number of buckets with equally many items; 0: not used
     workers: int = 1
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
     batch_sizes: tuple[int, ...] = ()  # the only numbers of rows the model runs at; empty: any
     pad_sizes: tuple[int, ...] = ()  # the only sizes it runs at: items are padded up to the next
-    ageing_s: float = 1.0  # waited longer: a share of every batch is yours, whatever your class
+    ageing_s: float = 1.0  # items that waited longer get a share of every batch, in any class
 
     def __post_init__(self) -> None:
         for name in ("buckets", "batch_sizes", "pad_sizes"):
@@ -83,12 +83,12 @@ class Policy:
 
     @property
     def fan_out_rows(self) -> int:
-        """How far requests of many values may fill the queue; the rest is for other callers."""
+        """How far requests of many values may fill the queue; other callers get the rest."""
         return max(self.max_queue // 2, min(self.max_queue, self.max_batch_size))
 
     @property
     def window_rows(self) -> int:
-        """How much of one such request is queued at a time: enough to keep the workers busy."""
+        """The rows of one such request that are queued at a time: enough for all workers."""
         return min(_WINDOW_BATCHES * self.max_batch_size * self.workers, self.fan_out_rows)
 
     def _check_firing(self) -> None:
@@ -128,7 +128,7 @@ def choice(enum: type[Enum], value: str, name: str) -> Enum:
 
 
 def read_buckets(text: str) -> tuple[tuple[int, ...], int]:
-    """What a person typed, as `Policy.buckets` and `Policy.quantiles`."""
+    """Parse what a person typed into `Policy.buckets` and `Policy.quantiles`."""
     kind, colon, number = text.partition(":")
     try:
         if text == "pow2":
@@ -148,7 +148,7 @@ def read_buckets(text: str) -> tuple[tuple[int, ...], int]:
 
 
 def tuple_of(name: str, values: object) -> tuple[Any, ...]:
-    """Of a list, too: compiled code takes nothing but a tuple for one."""
+    """Convert `values`, e.g. a list, because compiled code accepts only a tuple."""
     if not isinstance(values, Iterable):
         raise ConfigError(f"must be a list, not {type(values).__name__}", field=name)
     return tuple(values)
@@ -171,7 +171,7 @@ def _check_count(name: str, value: object, *, most: int = MOST_COUNT) -> None:
 
 
 def _not_given(value: int) -> str:
-    return f", not {value}" if abs(value) < 10**20 else ""  # a longer one says no more
+    return f", not {value}" if abs(value) < 10**20 else ""  # a longer number is left out
 
 
 def _check_number(

@@ -1,6 +1,6 @@
 """Token-level batching in virtual time: the production scheduler, with a formula for the model.
 
-A step takes `base_s + token_s × tokens`. Compared are continuous batching, the same without chunks,
+A step takes `base_s + token_s × tokens`. It compares continuous batching, the same without chunks,
 and static batches: padded prompts, and no new sequence until the longest answer is done.
 """
 
@@ -29,7 +29,7 @@ _OUTPUT_COLUMNS = ("generatedtokens", "output", "output_tokens")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversations:
-    """Who asks when, with how long a prompt, for how long an answer."""
+    """By sequence: its arrival, and the lengths of its prompt and its answer."""
 
     arrivals: Times
     prompts: Sizes
@@ -111,7 +111,7 @@ def simulate_continuous(
     *,
     name: str = "continuous",
 ) -> GenerationOutcome:
-    """The production scheduler, asked after every step and every arrival."""
+    """Continuous batching by the production scheduler, after every step and every arrival."""
     scheduler = GenerationScheduler(limits)
     record = _Record(conversations)
     arrivals = conversations.arrivals
@@ -135,7 +135,7 @@ def simulate_continuous(
 
 
 def _sequence(conversations: Conversations, index: int, limits: Limits) -> Sequence:
-    """With tokens that no other prompt has: nothing is shared by chance."""
+    """A sequence with tokens that no other prompt has, so that it shares no blocks."""
     room = limits.max_context
     prompt = min(int(conversations.prompts[index]), room - 1)
     first = index << 24
@@ -150,7 +150,7 @@ def _sequence(conversations: Conversations, index: int, limits: Limits) -> Seque
 def simulate_static(
     conversations: Conversations, limits: Limits, cost: Callable[[int], float]
 ) -> GenerationOutcome:
-    """Waiting sequences, up to so many, computed together until the last of them is done."""
+    """Static batches: up to `max_sequences` waiting sequences run until the last is done."""
     record = _Record(conversations)
     arrivals, outputs = conversations.arrivals, conversations.outputs
     now, done, steps = 0.0, 0, 0
@@ -245,7 +245,7 @@ def to_table(outcomes: list[GenerationOutcome]) -> str:
 
 
 def plot(outcomes: list[GenerationOutcome], path: Path, *, title: str) -> None:
-    """How many first tokens, and gaps between tokens, took how long."""
+    """Plot the distributions of the first tokens' latencies and of the gaps between tokens."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,6 +1,6 @@
-"""The best fixed setting in hindsight: every window and batch size of a grid, tried out.
+"""The best fixed setting in hindsight, among every window and batch size of a grid.
 
-No server can use it: it is chosen for the very load and sample it is then judged on. With
+No server can use it: it is chosen on the same load and sample that it is judged on. With
 one worker and open-loop arrivals the grid is searched by a replay of the textbook rule, written
 apart from the scheduler; otherwise the scheduler itself runs every setting.
 """
@@ -21,12 +21,12 @@ WINDOWS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.010, 0.020, 0.050)
 
 
 class Score(NamedTuple):
-    """How a setting did. The fewest drops win, then the lowest p99, then the lowest mean."""
+    """The result of a setting. The fewest drops win, then the lowest p99, then the lowest mean."""
 
-    dropped: float  # infinite: some were, and they were not counted
+    dropped: float  # infinite: some items were dropped, but not counted
     p99_s: float
     mean_s: float
-    in_time: float = math.nan  # the share answered within the SLO, where there is one
+    in_time: float = math.nan  # the share answered within the SLO; NaN without an SLO
     span_s: float = math.nan  # from the first arrival to the last answer
 
 
@@ -37,7 +37,7 @@ def oracle(
     by_mean: bool = False,
     compose: Compose = Compose.DP,
 ) -> tuple[Fixed, Outcome]:
-    """The best setting of the grid for this scenario, and what the scheduler makes of it."""
+    """The best setting of the grid for this scenario, and its outcome with the scheduler."""
     best = best_of(score_grid(scenario, compose=compose), by_mean=by_mean)
     return best, simulate(scenario, fixed_policy(scenario, best, compose), record=record)
 
@@ -61,7 +61,7 @@ def score_grid(
     *,
     compose: Compose = Compose.DP,
 ) -> dict[Fixed, Score]:
-    """Every window with every batch size: powers of two, and the largest."""
+    """The score of every window with every batch size: powers of two, and the largest."""
     caps = caps or doubled(scenario.max_rows)
     if scenario.is_plain:
         scores = _score_all(scenario, windows_s, caps, _replayed)

@@ -1,7 +1,7 @@
 """How long batches take: a law or a measured table, the noise on it, and probes of it.
 
-A profile is the truth of a simulated model. The scheduler never sees it: it gets what the
-probes of a warm-up would have measured.
+A profile holds the true batch times of a simulated model. The scheduler never sees it: it gets
+the times that the probes of a warm-up would have measured.
 """
 
 import math
@@ -17,18 +17,18 @@ from headway.core.costs import CostTable, next_probe, probe_rows
 from headway.errors import ConfigError
 
 _PROBE_REPEATS = 5
-_SORTED = 4096  # items that a capacity is reckoned from
+_SORTED = 4096  # items from which a capacity is computed
 
 
 class Profile(Protocol):
     def seconds(self, rows: int) -> float:
-        """What a batch of so many rows takes."""
+        """The time of a batch of `rows` rows."""
         ...
 
 
 class SizedProfile(Protocol):
     def seconds_at(self, rows: int, size: float) -> float:
-        """What a batch of so many rows takes, each as long as that."""
+        """The time of a batch of `rows` rows, each padded to `size`."""
         ...
 
 
@@ -53,7 +53,7 @@ class PowerProfile:
 
 @dataclass(frozen=True, slots=True)
 class TileProfile:
-    """Rows are computed in tiles: a tile that is begun takes as long as a full one."""
+    """The hardware computes rows in tiles: a partly filled tile takes as long as a full one."""
 
     base: Profile
     tile: int
@@ -68,7 +68,7 @@ class TileProfile:
 
 @dataclass(frozen=True, slots=True)
 class KneeProfile:
-    """Up to `best` rows as the base; each row beyond takes `penalty` times what one did there."""
+    """Up to `best` rows as `base`; each further row takes `penalty` times the time of one there."""
 
     base: Profile
     best: int
@@ -81,7 +81,7 @@ class KneeProfile:
 
 @dataclass(frozen=True, slots=True)
 class TokenProfile:
-    """What a batch takes whatever its length, and so much more for each slot of it."""
+    """The time of `rows`, plus `token_s` for each slot (row × size) of the batch."""
 
     rows: Profile
     token_s: float
@@ -138,7 +138,7 @@ def packed_capacity_rps(
     max_cost: float = math.inf,
     workers: float = 1,
 ) -> float:
-    """The most rows per second where nothing is padded: all as long as they are on average."""
+    """The most rows per second without padding, if all rows have the mean size."""
     most = int(max(1, min(max_rows, max_cost // mean_size)))
     return workers * max(rows / profile.seconds_at(rows, mean_size) for rows in range(1, most + 1))
 
@@ -150,7 +150,7 @@ def sorted_capacity_rps(
     max_cost: float = math.inf,
     workers: float = 1,
 ) -> float:
-    """The most items per second of a model that pads: full batches, in the order of sizes."""
+    """The most items per second of a model that pads, with full batches in the order of sizes."""
     ordered = np.sort(sizes)[:: max(1, len(sizes) // _SORTED)][::-1].tolist()
     seconds, at = 0.0, 0
     while at < len(ordered):
@@ -167,12 +167,12 @@ NOISE_LAWS = ("lognormal", "gamma", "uniform")
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far a batch's time strays from its law: factors with mean 1, and stragglers."""
+    """How a batch's time varies: factors with mean 1, and stragglers."""
 
     cv: float = 0.0
     law: str = "lognormal"
-    stragglers: float = 0.0  # the share of batches that take …
-    times_slower: float = 10.0  # … so many times as long
+    stragglers: float = 0.0  # the share of batches that are …
+    times_slower: float = 10.0  # … slower by this factor
 
     def __bool__(self) -> bool:
         return self.cv > 0.0 or self.stragglers > 0.0
@@ -188,12 +188,12 @@ class Noise:
 def noise_factors(
     count: int, cv: float, rng: np.random.Generator, law: str = "lognormal"
 ) -> NDArray[np.float64]:
-    """Factors with mean 1 and that coefficient of variation."""
+    """Factors with mean 1 and the coefficient of variation `cv`."""
     if cv == 0.0:
         return np.ones(count)
     if law == "gamma":
         return rng.gamma(1.0 / cv**2, cv**2, count)
-    if law == "uniform":  # as wide as that cv needs, but never below a tenth
+    if law == "uniform":  # as wide as `cv` needs, but no factor below 0.1
         half = min(0.9, math.sqrt(3.0) * cv)
         return rng.uniform(1.0 - half, 1.0 + half, count)
     variance = np.log1p(cv * cv)
@@ -206,7 +206,7 @@ def probe(
     rng: np.random.Generator,
     rows: Sequence[int] | None = None,
 ) -> CostTable:
-    """What a warm-up would measure: each size a few times, its median, and the spread."""
+    """The table that a warm-up would measure: each size's median of a few runs, and the spread."""
     if rows is None:
         rows = _rows_worth_timing(seconds)
     return _probed(rows, None, [[seconds[each]] for each in rows], _noise(noise), rng)
@@ -226,7 +226,7 @@ def probe_sizes(
     noise: "Noise | float",
     rng: np.random.Generator,
 ) -> CostTable:
-    """The same, at sizes that double up to the largest."""
+    """The same with item sizes, which double up to the largest."""
     rows, sizes = probe_rows(max_rows, coarse=True), doubled(largest)
     seconds = [[profile.seconds_at(each, size) for size in sizes] for each in rows]
     return _probed(rows, tuple(sizes), seconds, _noise(noise), rng)

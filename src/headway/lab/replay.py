@@ -1,7 +1,7 @@
-"""The textbook rule, written apart from the scheduler: what a window and a batch size would do.
+"""The textbook rule of a window and a batch size, written independently of the scheduler.
 
 A batch leaves when it is full or its oldest item has waited the window; if every worker is busy
-then, as soon as one is free, with the items that have come by that moment. Of several free workers
+then, as soon as one is free, with the items that have arrived by then. Of several free workers
 the fastest takes it.
 """
 
@@ -20,13 +20,13 @@ from headway.lab.workload import ClosedLoop, Times
 
 
 class Fixed(NamedTuple):
-    """Fire at `max_rows`, or when the oldest has waited `window_s`."""
+    """Fire at `max_rows`, or when the oldest item has waited `window_s`."""
 
     window_s: float
     max_rows: int
 
     def __str__(self) -> str:
-        """As one types it after `--policy`."""
+        """The setting as a user types it after `--policy`."""
         return f"window:{self.window_s * 1e3:g},{self.max_rows}"
 
 
@@ -37,10 +37,10 @@ class Replay(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How a run strays from the law of its batches."""
+    """How batch times of a run differ from the profile."""
 
-    speeds: tuple[float, ...] = (1.0,)  # by worker: a batch takes so many times as long there
-    factors: Times | None = None  # by batch, in the order in which they start
+    speeds: tuple[float, ...] = (1.0,)  # by worker: the factor for its batch times
+    factors: Times | None = None  # by batch, in the order of starting
     drift: Callable[[float], float] | None = None  # by time
 
     def stray(self) -> Iterator[float]:
@@ -58,7 +58,7 @@ def replay_window(
     pace: Pace | None = None,
     max_queue: int | None = None,
 ) -> Replay | None:
-    """Item by item, with as many workers as there are speeds. None: the queue ran over."""
+    """Replay item by item, with one worker for each speed. None: the queue overflowed."""
     pace = pace or Pace()
     if isinstance(arrivals, ClosedLoop):
         return _Closed(arrivals, seconds, fixed, pace).run()
@@ -105,7 +105,7 @@ def _fastest(free: Sequence[float], speeds: Sequence[float], start: float) -> in
 
 
 class _Closed:
-    """The same where arrivals depend on answers: event by event."""
+    """The same for a closed loop, event by event."""
 
     def __init__(
         self, loop: ClosedLoop, seconds: Sequence[float], fixed: Fixed, pace: Pace
@@ -144,7 +144,7 @@ class _Closed:
         return Replay(np.array(self._latencies), self._largest, span_s)
 
     def _fire(self, now: float) -> float:
-        """Start what may start; answers when to look again, arrivals and ends aside."""
+        """Start batches that may start. Returns when to look again without an event."""
         window_s, max_rows = self._fixed
         queue = self._queue
         while queue and self._free:

@@ -1,4 +1,4 @@
-"""Results as JSON, as a table and as pictures. Knows nothing of how they came about."""
+"""Results as JSON, as a table and as plots. It does not know how they were computed."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,20 +19,20 @@ if TYPE_CHECKING:  # plotting is an extra
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A")
 _ORACLE_COLOUR = "#333333"
-_BINS = 240  # over a whole run, where a picture shows time
+_BINS = 240  # of a plot over time, for the whole run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """One policy at one load."""
 
-    policy: str  # as it was asked for
-    config: str  # what ran, as one would ask for it again
+    policy: str  # as the user named it
+    config: str  # the policy that ran, with its settings, as a user would type it
     load: float | None  # offered, as a share of capacity; None in a closed loop
     rate_rps: float | None
     slo_s: float | None
     outcome: Outcome
-    compose: str | None = None  # where lengths differ
+    compose: str | None = None  # if lengths differ
     others: tuple[Outcome, ...] = ()  # of other seeds
 
     def to_json(self) -> dict[str, object]:
@@ -68,7 +68,7 @@ class Result:
 
 
 def over_seeds(by_seed: Sequence[Sequence[Result]]) -> list[Result]:
-    """The results of the first seed, with the outcomes of the others beside them."""
+    """The results of the first seed, with the outcomes of the other seeds in `others`."""
     first, *rest = by_seed
     return [
         replace(result, others=tuple(results[at].outcome for results in rest))
@@ -178,7 +178,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def check_plot(path: Path) -> None:
-    """Fail before the work rather than after it."""
+    """Raise ConfigError for an unsupported file type, before the work begins."""
     supported = _new_figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix.lstrip(".").lower() not in supported:
         raise ConfigError(f"{path}: not a picture; end it with .png, .svg or .pdf")
@@ -278,7 +278,7 @@ def _draw_adaptation(panels: Sequence["Axes"], outcome: Outcome) -> None:
 def _binned(
     at: NDArray[np.float64], values: Iterable[float], edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The mean of the values in each bin; where there is none, the last known one."""
+    """The mean of the values in each bin; in a bin without values, the last known mean."""
     bins = np.clip(np.searchsorted(edges, at, side="right") - 1, 0, len(edges) - 2)
     finite = np.nan_to_num(np.fromiter(values, float), posinf=0.0)
     sums = np.bincount(bins, finite, len(edges) - 1)
@@ -292,7 +292,7 @@ def _policies(results: Sequence[Result]) -> list[str]:
 
 
 def _line(policy: str, i: int) -> dict[str, Any]:
-    """Often several policies do the same: ours is broad, so that one sees it under the others."""
+    """The line's style: ours is broad, so that it is visible under equal curves of others."""
     if policy == "oracle":
         return {"label": policy, "color": _ORACLE_COLOUR, "linestyle": "--", "linewidth": 1.4}
     width = 4.0 if policy == "auto" else 1.6

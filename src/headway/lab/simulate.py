@@ -1,7 +1,7 @@
 """Run the production scheduler in virtual time, event by event.
 
 The simulator decides nothing: it submits, asks, starts and finishes as the runtime would, and
-jumps from one event to the next. So what it measures is what the scheduler does, free of the
+jumps from one event to the next. So it measures only what the scheduler does, free of the
 cost of Python, threads and models.
 """
 
@@ -36,13 +36,13 @@ from headway.lab.workload import ClosedLoop, Sizes, Times
 
 DEFAULT_MAX_QUEUE = 4096
 _PROGRESS_EVERY = 10_000  # items
-_LONG = 90  # percent of all lengths: those from here on are the long ones
+_LONG = 90  # the percentile of lengths from which items are long
 _SPINS_ALLOWED = 3  # answers "ask again right now" in a row; rounding makes one of them possible
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lengths:
-    """How long each item is, what that costs, and how much of it a batch may hold."""
+    """The length of each item, its cost, and the limit of a batch."""
 
     sizes: Sizes  # by item, in the order of arrival
     profile: SizedProfile
@@ -55,7 +55,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """From that moment on, batches take so many times as long."""
+    """From `at` on, batch times are multiplied by a factor."""
 
     at: float
     factor: float
@@ -66,7 +66,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Callers:
-    """Who the items belong to, by item in the order of arrival; None: all alike."""
+    """The callers' options, by item in the order of arrival; None: all alike."""
 
     priorities: Sequence[Priority] | None = None
     tenants: Sequence[str] | None = None
@@ -87,19 +87,19 @@ class Callers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
-    """One point to simulate. Every policy meets the same arrivals, noise and probes."""
+    """One point to simulate. Every policy gets the same arrivals, noise and probes."""
 
     arrivals: Times | ClosedLoop
-    seconds: tuple[float, ...]  # what a batch of so many rows really takes
-    table: CostTable  # what the probes of the warm-up said
-    factors: Times | None = None  # noise: the n-th batch takes so many times as long
+    seconds: tuple[float, ...]  # the true time of a batch, by rows
+    table: CostTable  # the result of the warm-up's probes
+    factors: Times | None = None  # noise: the factor for the n-th batch's time
     workers: int = 1
     max_queue: int = DEFAULT_MAX_QUEUE
     slo_s: float | None = None
-    on_progress: Callable[[int], object] | None = None  # told how many more have arrived
+    on_progress: Callable[[int], object] | None = None  # called with the number of further arrivals
     lengths: Lengths | None = None  # None: all alike
-    speeds: tuple[float, ...] = ()  # by worker: a batch takes so many times as long; empty: alike
-    drift: Callable[[float], float] | None = None  # by time: all batches take so many times as long
+    speeds: tuple[float, ...] = ()  # by worker: the factor for its batch times; empty: alike
+    drift: Callable[[float], float] | None = None  # by time: a factor for all batches
     slo_percentile: float = 99.0
     callers: Callers | None = None
 
@@ -155,7 +155,7 @@ class Scenario:
 
     @property
     def is_plain(self) -> bool:
-        """Are all items alike, so that the order in which they came says everything?"""
+        """Are all items alike, so that only their order of arrival matters?"""
         return self.lengths is None and self.callers is None
 
     @property
@@ -169,7 +169,7 @@ class Scenario:
 
     @property
     def capacity_rps(self) -> float:
-        """Where lengths differ: of a model that pads nothing."""
+        """The capacity of the workers; if lengths differ, of a model that needs no padding."""
         lengths, workers = self.lengths, sum(1.0 / speed for speed in self.pace.speeds)
         if lengths is None:
             return capacity_rps(self.seconds, workers)
@@ -186,7 +186,7 @@ class Scenario:
         buckets: tuple[int, ...] = (),
         quantiles: int = 0,
     ) -> Policy:
-        """A policy for this scenario's model. Only `auto` is told the SLO: the others have none."""
+        """A policy for this scenario's model. Only `auto` gets the SLO: others have none."""
         callers = self.callers or Callers()
         return Policy(
             firing=firing,
@@ -206,14 +206,14 @@ class Scenario:
 
 
 class Fired(NamedTuple):
-    """A batch as it left, for watching a policy adapt."""
+    """The record of one batch, to show how a policy adapts."""
 
     fired_at: float
     rows: int
     batch_cap: int
     linger_cap_s: float
     lingered_s: float
-    queued_rows: int  # left behind
+    queued_rows: int  # that stayed in the queue
     reason: FireReason
 
 
@@ -228,9 +228,9 @@ class Outcome:
     mean_linger_cap_s: float
     is_stuck: bool  # all clients of a closed loop wait, and still no batch is full
     arrived_at: Times
-    fired: list[Fired] | None = None  # where recorded
+    fired: list[Fired] | None = None  # None: not recorded
     padding_waste: float = 0.0  # the share of the computation that was padding
-    sizes: Sizes | None = None  # by item, where lengths differ
+    sizes: Sizes | None = None  # by item, if lengths differ
 
     @property
     def answered_s(self) -> Times:
@@ -251,7 +251,7 @@ class Outcome:
 
     @property
     def long_p99_s(self) -> float:
-        """Of the longest tenth; NaN where all are alike."""
+        """The p99 of the longest tenth of the items; NaN if all have one length."""
         if self.sizes is None or not len(self.sizes):
             return math.nan
         is_long = self.sizes >= np.percentile(self.sizes, _LONG)
@@ -267,7 +267,7 @@ class Outcome:
         return len(self.answered_s) / self.span_s if self.span_s else 0.0
 
     def within(self, slo_s: float | None) -> int:
-        """How many were answered in time; without an SLO any time is."""
+        """The number of items answered within `slo_s`; None: of all answered items."""
         limit = math.inf if slo_s is None else slo_s + 1e-9
         return int((self.answered_s <= limit).sum())
 
@@ -280,14 +280,14 @@ def percentile_s(latencies_s: NDArray[np.float64], percent: float) -> float:
 
 
 def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> Outcome:
-    """What the policy makes of the scenario. `record`: keep a note of every batch."""
+    """Run the scenario under the policy. `record`: keep a record of every batch."""
     world = _World(scenario, policy, record=record)
     world.play()
     return world.outcome()
 
 
 class _FreeWorkers:
-    """By number. A batch runs where the scheduler says; the fastest, if it does not."""
+    """Free workers by number. A batch runs on its `worker` if that is free, else on the fastest."""
 
     def __init__(self, speeds: Sequence[float]) -> None:
         self._speeds = speeds
@@ -305,7 +305,7 @@ class _FreeWorkers:
 
 
 class _World:
-    """One run: the clock, the workers and the books."""
+    """One run: the clock, the workers and the results."""
 
     def __init__(self, scenario: Scenario, policy: Policy, *, record: bool) -> None:
         self._source = source_of(scenario.arrivals)
@@ -319,7 +319,7 @@ class _World:
         self._stray = pace.stray()
         self._free = _FreeWorkers(pace.speeds)
         self._callers = scenario.callers
-        # A rest of `static` leaves in time for a deadline or never; under an SLO it has one.
+        # A partial batch of `static` leaves only for a deadline; an SLO gives its items one.
         has_deadline = policy.firing is Firing.STATIC and scenario.slo_s is not None
         self._deadline_s = scenario.slo_s if has_deadline else None
         self._running: list[tuple[float, int, Batch, float, int]] = []  # a heap, by the end
@@ -371,7 +371,7 @@ class _World:
         self._last_answer = now
 
     def _submit_due(self, now: float) -> None:
-        """All items that come at this moment, before anything is decided."""
+        """Submit all items that arrive by this moment, before any decision."""
         source, submit, arrived = self._source, self._scheduler.submit, self._arrived
         deadline_s = self._deadline_s
         while source.next_at <= now:
@@ -390,7 +390,7 @@ class _World:
                 source.left((item.id,), now)
 
     def _act(self, now: float) -> float:
-        """Obey until there is nothing to do; answers when to ask again."""
+        """Obey the scheduler until it waits. Returns when to ask again."""
         next_action = self._scheduler.next_action
         spins = 0
         while True:
@@ -441,7 +441,7 @@ class _World:
         return self._sized.seconds_at(batch.padded_rows, size)
 
     def _drain(self) -> bool:
-        """Nothing will happen any more. True: but some wait, a rest of `static`, and may go now."""
+        """No event is left. True: a partial batch of `static` waits, and may leave now."""
         if not self._scheduler.queued_items:
             return False
         self._is_stuck = self._source.has_more

@@ -1,7 +1,7 @@
-"""Arrivals as a run meets them, one after the other.
+"""Arrivals of a run, one after the other.
 
-Items are known by their number in the order of arrival. In a closed loop the next arrival depends
-on the answers, so a source is told of them.
+Items are numbered in the order of arrival. In a closed loop the next arrival depends on the
+answers, so the simulator reports them to the source.
 """
 
 import heapq
@@ -14,19 +14,19 @@ from headway.lab.workload import ClosedLoop, Times
 
 
 class Source(Protocol):
-    next_at: float  # of the next arrival; infinite where none is in sight
+    next_at: float  # the next arrival; infinite: none is known
 
     def take(self) -> float:
-        """The next arrival, which is then past."""
+        """Return the next arrival, and move on to the one after it."""
         ...
 
     def left(self, items: Iterable[int], now: float) -> None:
-        """These were answered or refused."""
+        """These items were answered or refused at `now`."""
         ...
 
     @property
     def has_more(self) -> bool:
-        """Would a client come again once it is answered?"""
+        """Would a client send another item after an answer?"""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Who arrives when, and how long: drawn from a law or read from a trace.
+"""Arrival times and item lengths: drawn from a distribution or read from a trace.
 
 Open loops are arrays of seconds, ascending, the same for every policy. In a closed loop the
 arrivals depend on the answers, so only the think times are drawn here.
@@ -23,8 +23,8 @@ _BURST_S, _CALM_S = 0.2, 0.4  # mean length of the two states of `mmpp`
 _BURST_RATE, _CALM_RATE = 1.8, 0.6  # of the mean rate
 _STEP_S = 2.0
 _LOW_RATE, _HIGH_RATE = 2 * 20 / 110, 2 * 90 / 110  # 20 to 90, with a mean of 1
-_DAY_S, _DAY_SWING = 10.0, 0.8  # `diurnal`: the rate swings by so much of itself in each "day"
-_CRON_S, _CRON_SHARE = 0.25, 0.7  # `cron`: how often, and the share of requests that come then
+_DAY_S, _DAY_SWING = 10.0, 0.8  # `diurnal`: the relative amplitude of the rate in each "day"
+_CRON_S, _CRON_SHARE = 0.25, 0.7  # `cron`: the period of bursts, and their share of the requests
 _TRAIN_GAP_S = 0.001
 _MAX_SPAN_S = 1e6  # of a rate that varies: its states are kept in memory
 _GROUP_SIZE = 8
@@ -38,9 +38,9 @@ class ClosedLoop:
     """Clients that each send one item, wait for its answer, think, and send the next."""
 
     clients: int
-    think_s: Times  # one for each item, in the order in which they are thought
-    pace: Times | None = None  # by client: it thinks so many times as long; None: all alike
-    is_barrier: bool = False  # no client starts to think before all have been answered
+    think_s: Times  # one for each item, in the order of use
+    pace: Times | None = None  # by client: the factor for its think times; None: all alike
+    is_barrier: bool = False  # clients start to think only when all have been answered
 
     @property
     def requests(self) -> int:
@@ -52,7 +52,7 @@ def poisson(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
 
 
 def mmpp(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
-    """Poisson whose rate jumps between bursts and calm: 1.8× for 200 ms, 0.6× for 400 ms."""
+    """Poisson arrivals that switch between bursts (1.8× for 200 ms) and calm (0.6× for 400 ms)."""
     is_burst = rng.random() < _BURST_S / (_BURST_S + _CALM_S)
     lengths = (_BURST_S, _CALM_S) if is_burst else (_CALM_S, _BURST_S)
     rates = (_BURST_RATE, _CALM_RATE) if is_burst else (_CALM_RATE, _BURST_RATE)
@@ -66,7 +66,7 @@ def mmpp(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
 
 
 def step(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
-    """Poisson whose rate steps between low and high (20 to 90) every two seconds."""
+    """Poisson arrivals with a rate that switches between low and high (20 to 90) every 2 s."""
     marks = np.cumsum(rng.exponential(1.0, requests))
     return _at_varying_rate(
         marks, rate_rps, (_LOW_RATE, _HIGH_RATE), lambda pairs: np.full(2 * pairs, _STEP_S)
@@ -104,7 +104,7 @@ def pareto(requests: int, rate_rps: float, rng: np.random.Generator, shape: floa
 def diurnal(
     requests: int, rate_rps: float, rng: np.random.Generator, swing: float = _DAY_SWING
 ) -> Times:
-    """Poisson whose rate rises and falls by `swing` of itself, in "days" of 10 s."""
+    """Poisson arrivals with a rate that rises and falls by the share `swing`, in "days" of 10 s."""
     if not 0.0 <= swing <= 1.0:
         raise ConfigError("the rate can swing by 0 to 1 of itself")
     marks = np.cumsum(rng.exponential(1.0 / rate_rps, requests))
@@ -171,7 +171,7 @@ def closed_loop(
 def barrier(
     clients: int, think_s: float, jitter_s: float, requests: int, rng: np.random.Generator
 ) -> ClosedLoop:
-    """Clients that wait for each other: all are answered, all think, all come again."""
+    """Clients that wait for each other: all are answered, all think, all send again."""
     think = think_s + rng.uniform(0.0, jitter_s, requests)
     return ClosedLoop(clients, think, is_barrier=True)
 
@@ -201,7 +201,7 @@ def _at_varying_rate(
 def lognormal_sizes(
     requests: int, median: float, sigma: float, clip: int | None, rng: np.random.Generator
 ) -> Sizes:
-    """Lengths whose logarithm is normal: many short ones, a few long ones, none beyond `clip`."""
+    """Log-normal lengths: many short ones, a few long ones, none above `clip`."""
     sizes = np.rint(median * np.exp(sigma * rng.standard_normal(requests)))
     return np.clip(sizes, 1, clip or _LONGEST).astype(np.int64)
 
@@ -262,7 +262,7 @@ def rate_of(trace: Times) -> float:
 
 
 def replay(trace: Times, requests: int, rate_rps: float | None = None) -> Times:
-    """So many arrivals of the trace, over and over, compressed or stretched to a mean rate."""
+    """`requests` arrivals: the trace repeated, and scaled to a mean rate."""
     own_rate = rate_of(trace)
     period_s = len(trace) / own_rate  # one mean gap between the end and the next start
     rounds = np.arange(-(-requests // len(trace))) * period_s
@@ -271,7 +271,7 @@ def replay(trace: Times, requests: int, rate_rps: float | None = None) -> Times:
 
 
 def _time_column(first_row: Sequence[str]) -> tuple[int, bool]:
-    """Where the times are, and whether the first row only says so."""
+    """The column of the times, and whether the first row is a header."""
     names = [cell.strip().lower() for cell in first_row]
     if "timestamp" in names:
         return names.index("timestamp"), True

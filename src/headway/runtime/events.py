@@ -1,4 +1,4 @@
-"""What the runtime reports. Observers receive these frozen values; nothing here acts.
+"""Events of the runtime: frozen values that observers receive.
 
 An observer that raises is logged once and detached: it never touches a request.
 """
@@ -20,7 +20,7 @@ class ItemTimes:
 
     id: int
     queued_s: float  # every worker was busy
-    lingered_s: float  # a free worker waited for company on purpose
+    lingered_s: float  # a free worker waited for more items on purpose
     ran_s: float
 
 
@@ -62,7 +62,7 @@ class BatchLost:
     model: str
     batch: Batch
     lost_at: float
-    reason: str  # what became of the worker, for people
+    reason: str  # why the worker was lost, for people
     out_of_memory: bool
     failed: int  # items answered with an error: they may not run again
 

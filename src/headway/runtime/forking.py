@@ -1,5 +1,4 @@
-"""What a process that was forked can do with its parent's batchers: their threads, loops and worker
-processes are the parent's.
+"""Batchers in a forked process: their threads, loops and worker processes are the parent's.
 
 Prefork servers load an application and fork. A decorated function starts over in the child at its
 next call; a batcher that was opened refuses, and says what to do.
@@ -12,13 +11,13 @@ from typing import Protocol
 
 class Forked(Protocol):
     def after_fork(self) -> None:
-        """In the child, where no other thread runs. Locks may be held by threads that are not."""
+        """Called in the child, which has only this thread. Other threads' locks may stay locked."""
         ...
 
 
 _alive: "weakref.WeakSet[Forked]" = weakref.WeakSet()
-# What the parent's things would do at their end (stop threads, end processes) is not for the child
-# to do: they never end here.
+# The parent's objects are kept for ever here: when deleted, they would stop the parent's threads
+# and processes.
 left_behind: list[object] = []
 
 

@@ -54,7 +54,7 @@ def plainly(given: Traffic, window_s: float, cap: int, speeds: Sequence[float]) 
         start = max(start, min(free))
         here = sum(at <= start for at in waiting)
         arrived = [at for at in times if at <= start]
-        items = here if here <= cap else share.take(here, arrived, len(arrived))
+        items = here if here <= cap else share.items_to_take(here, arrived, len(arrived))
         ends = [
             max(start, at) + SECONDS[items] * speed for at, speed in zip(free, speeds, strict=True)
         ]
@@ -113,7 +113,7 @@ def test_a_setting_that_cannot_win_is_given_up_soon() -> None:
 def test_a_tail_below_the_bar_is_as_good_as_the_bar() -> None:
     given = traffic(900.0)
     exact, _ = run(given, 0.0, 32, (1.0,))
-    below, _ = run(given, 0.0, 32, (1.0,), bar_s=exact.tail_s * 1.5)
-    above, _ = run(given, 0.0, 32, (1.0,), bar_s=exact.tail_s * 0.8)
+    below, _ = run(given, 0.0, 32, (1.0,), ignored_s=exact.tail_s * 1.5)
+    above, _ = run(given, 0.0, 32, (1.0,), ignored_s=exact.tail_s * 0.8)
     assert below.tail_s == exact.tail_s * 1.5
     assert above == exact

@@ -1,7 +1,7 @@
-"""Watches arrivals and completions: how many come, and whether they come because of our answers.
+"""Watches arrivals and completions: how many items arrive, and whether our answers cause them.
 
-In a closed loop, callers wait for their answers before they ask again, and a batch is held for
-them: `returns` says how soon they are back. All other arrivals do not depend on what we do.
+In a closed loop, each caller sends its next request only after its answer, so a batch may be held
+for callers: `returns` knows how soon they are back. All other arrivals do not depend on what we do.
 """
 
 import math
@@ -11,49 +11,53 @@ from headway.core.batching.returns import Returns
 from headway.core.queueing.running import Running
 
 _WINDOW = 16  # batches over which the most items at once are remembered
-_NEARLY = 0.5  # times the square root of their number are missing: nearly all callers are here
-_CLOSED = 0.7  # of the batches had nearly all callers here before they ended: a closed loop
-_SURER = 0.5  # batch without: what that share starts with, where none of several was ever missing
-_RATE = 0.05  # of each batch goes into that share, and into how many come
-_MOST_NOTED = 32  # arrivals that wait to be learned from
+_NEARLY = 0.5  # nearly all of n callers are here if at most this factor × √n are missing
+_CLOSED = 0.7  # a closed loop: in this share of the rounds, nearly all callers were here
+_SURER = 0.5  # rounds without all callers that the share starts with, if no caller was ever missing
+_RATE = 0.05  # the weight of the newest value in the moving averages
+_MOST_NOTED = 32  # noted arrivals after which they are learned from
 
 
 class Arrivals:
-    """Whether callers come in a closed loop, how many they are, and when they come back."""
+    """Whether callers form a closed loop, how many they are, and when they come back.
+
+    A round is as many batches as there are workers; a window is `_WINDOW` rounds.
+    """
 
     def __init__(
         self, running: Running, on_arrivals: Callable[[Sequence[float]], object] | None = None
     ) -> None:
-        """`on_arrivals` is called with the times of arrivals, some after each other."""
+        """`on_arrivals` is called with the times of several arrivals, in order."""
         self._on_arrivals = on_arrivals
         self._running = running
         self.returns = Returns()
-        self._most_at_once = 0
-        self._most_here = 0  # in this window of batches
-        self._peak = 0  # the most here since every worker has ended a batch
-        self._peaks = 0
-        self._known = 0  # `_most_at_once` at the last peak
-        self._at_peak = 0.0
-        self._is_exact = True  # was everyone here at every peak?
+        # The most items here at once, queued or running:
+        self._most_in_round = 0
+        self._most_in_window = 0
+        self._most_in_two_windows = 0  # this window and the one before
+        self._most_by_last_round = 0  # `_most_in_two_windows` when the last round ended
+        self._rounds = 0  # that were compared with the rounds before
+        self._full_share = 0.0  # of the rounds: nearly all callers were here (moving average)
+        self._is_exact = True  # were exactly all callers here in every round?
         self._is_closed = False
-        self.served_in_parts = 0  # so many callers, of whom only some are here at once; 0: none
+        self.served_in_parts = 0  # number of callers when served in parts; 0: not in parts
         self.batches = 0
         self._first_arrival = math.inf
         self._last_arrival = -math.inf
         self.last_completion = -math.inf
-        self.answered = 0  # items, by then
-        self._thinking = 0  # callers that were not here then
-        self._came_since: list[float] = []  # since the last completion
+        self.answered = 0  # items answered until the last completion
+        self._thinking = 0  # callers that were not here at the last completion
+        self._came_since: list[float] = []  # times of arrivals since the last completion
         # Arrivals are noted one by one, and learned from together, when a result is needed.
-        self._noted: list[float] = []
-        self._noted_here = 0  # the most, with any of them
-        self._elapsed_s = 0.0  # between completions, on average
-        self._came = 0.0  # between completions, on average
-        self._arrivals_before = 0  # the last completion
-        self._arrivals = 0
+        self._noted: list[float] = []  # their times
+        self._noted_here = 0  # the most items here when one of them arrived
+        self._elapsed_s = 0.0  # seconds between two completions (moving average)
+        self._came = 0.0  # arrivals between two completions (moving average)
+        self._arrivals_before = 0  # arrivals until the last completion
+        self._arrivals = 0  # arrivals in all
 
     def arrived(self, now: float, here: int) -> None:
-        """An item arrived; with it, so many are here, queued or running."""
+        """An item arrived; with it, `here` items are queued or running."""
         noted = self._noted
         noted.append(now)
         if here > self._noted_here:
@@ -62,7 +66,7 @@ class Arrivals:
             self.learn_arrivals()
 
     def arrived_together(self, times: Sequence[float], here: int) -> None:
-        """The same as `arrived` for each of them; `here`: items before the first."""
+        """Items arrived at `times`; before the first, `here` items were queued or running."""
         self._noted += times
         self._noted_here = max(self._noted_here, here + len(times))
         if len(self._noted) >= _MOST_NOTED:
@@ -83,20 +87,20 @@ class Arrivals:
         self._last_arrival = times[-1]
         if len(self._came_since) < self._thinking:
             self._came_since += times
-        if here > self._peak:
-            self._peak = here
-            self._most_here = max(self._most_here, here)
-            self._most_at_once = max(self._most_at_once, here)
+        if here > self._most_in_round:
+            self._most_in_round = here
+            self._most_in_window = max(self._most_in_window, here)
+            self._most_in_two_windows = max(self._most_in_two_windows, here)
 
     def completed(self, now: float, here: int) -> None:
-        """A batch ended; without it, so many items are here."""
+        """A batch ended; without it, `here` items are queued or running."""
         self.learn_arrivals()
         since, self.last_completion = self.last_completion, now
         if since > -math.inf:
             self.returns.learn(self._came_since, since, now, self._thinking)
         self.batches += 1
-        if self._peak and self.batches % self._running.workers == 0:
-            self._learn_peak()
+        if self._most_in_round and self.batches % self._running.workers == 0:
+            self._end_round()
         if since == -math.inf:
             since = min(self._first_arrival, now)
         if now > since:
@@ -106,41 +110,45 @@ class Arrivals:
             self._arrivals_before = self._arrivals
         if self.batches % (_WINDOW * self._running.workers) == 0:
             # A caller that left is forgotten after two windows.
-            self._most_at_once, self._most_here = self._most_here, 0
+            self._most_in_two_windows, self._most_in_window = self._most_in_window, 0
         self._came_since = []
         self.answered = self._arrivals - here
-        self._thinking = max(0, self._most_at_once - here, self.served_in_parts - here)
+        self._thinking = max(0, self._most_in_two_windows - here, self.served_in_parts - here)
 
-    def _learn_peak(self) -> None:
-        """The callers of a closed loop are so and so many, and nearly all are here time and again.
-        Of independent ones, the most at once are a rare coincidence."""
-        known, self._known = self._known, self._most_at_once
-        peak, self._peak = self._peak, 0
-        if not known:
+    def _end_round(self) -> None:
+        """Learn whether the loop is closed.
+
+        A closed loop has a fixed number of callers, and nearly all are present again and again.
+        Independent callers are rarely as many at once as in their largest crowd.
+        """
+        callers = self._most_in_two_windows
+        before, self._most_by_last_round = self._most_by_last_round, callers
+        here, self._most_in_round = self._most_in_round, 0
+        if not before:
             return
-        self._peaks += 1
-        self._is_exact &= peak == known
-        unsure = _SURER if self._is_exact and known > 2 else 1.0
-        rate = max(_RATE, 1.0 / (self._peaks + unsure))
-        nearly = self._most_at_once - _NEARLY * math.sqrt(self._most_at_once)
-        is_at_peak = known > 1 and nearly <= min(peak, known)
-        self._at_peak += (is_at_peak - self._at_peak) * rate
-        self._is_closed = self._at_peak >= _CLOSED
+        self._rounds += 1
+        self._is_exact &= here == before
+        unsure = _SURER if self._is_exact and before > 2 else 1.0
+        rate = max(_RATE, 1.0 / (self._rounds + unsure))
+        nearly_all = callers - _NEARLY * math.sqrt(callers)
+        is_full = before > 1 and nearly_all <= min(here, before)
+        self._full_share += (is_full - self._full_share) * rate
+        self._is_closed = self._full_share >= _CLOSED
 
     @property
     def is_closed(self) -> bool:
-        """Do callers wait for their answers before they ask again?"""
+        """Does each caller send its next request only after its answer?"""
         return self._is_closed or self.served_in_parts > 0
 
     @property
     def callers(self) -> int:
-        """In a closed loop: the most items seen at once lately."""
+        """The number of callers of a closed loop: the most items here at once lately."""
         self.learn_arrivals()
-        return max(self._most_at_once, self.served_in_parts)
+        return max(self._most_in_two_windows, self.served_in_parts)
 
     @property
     def rate_rps(self) -> float:
-        """Arrivals a second, lately."""
+        """Arrivals per second, lately."""
         if self._elapsed_s:
             return self._came / self._elapsed_s
         self.learn_arrivals()

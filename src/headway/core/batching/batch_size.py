@@ -1,7 +1,7 @@
-"""How many of the waiting rows leave now, and how many are enough to leave at once.
+"""How many of the waiting rows leave now, and how many are enough to leave without a wait.
 
-As many as pay: up to the batch size with the most rows a second, and no begun tile that would make
-fewer. In a pool, the batch size that the rehearsal found.
+A batch grows up to the size with the most rows per second, without a partly filled tile that would
+lower that rate. In a pool, the rehearsal chooses the size.
 """
 
 import math
@@ -16,7 +16,7 @@ from headway.core.policy import Firing, Policy
 from headway.core.queueing.queue import Lane
 from headway.core.queueing.running import Running
 
-SHARING = 0.25  # of the work: what it may cost that several workers share a queue
+SHARING = 0.25  # sharing a queue among workers may add this part to the work
 
 
 class BatchSize:
@@ -51,10 +51,10 @@ class BatchSize:
         return min(self.most_rows, self._fitting.rows_at(size))
 
     def rows_now(self, lane: Lane) -> int:
-        """How many of the lane's rows leave, at most."""
+        """The most rows of the lane that may leave in the next batch."""
         rows = self._max_rows if self._is_given else self._rows_auto(lane)
         if self._fitting.limits:
-            rows = min(rows, self._fitting.rows_at(0))  # those with a size: the composer
+            rows = min(rows, self._fitting.rows_at(0))  # the composer limits items with a size
         return rows
 
     def _rows_auto(self, lane: Lane) -> int:
@@ -63,14 +63,15 @@ class BatchSize:
         if setting is not None and not size:
             best = self._costs.best_rows()
             return min(best, self._rehearsal.rows_to_take(rows, setting.cap_rows))
-        if self._arrivals.is_closed and running.workers == 1:  # nobody joins those who stay
+        # In a closed loop no new items join those that a batch leaves behind.
+        if self._arrivals.is_closed and running.workers == 1:
             return min(self._gathering.part_rows(lane), self._costs.best_rows(size))
         if setting is None and running.free > 1:
             rows = self._shared(rows, size, running.free)
         return self._costs.paying_rows(rows, size)
 
     def _shared(self, rows: int, size: int, workers: int) -> int:
-        """Of rows that several workers share: as few as do not cost much more work in all."""
+        """How many of `rows` each free worker takes: as few as do not add much work in all."""
         costs = self._costs
         most_s = (costs.predict(min(rows, self._max_rows), size) or 0.0) * (1.0 + SHARING)
         for parts in range(min(workers, rows), 1, -1):
@@ -80,13 +81,13 @@ class BatchSize:
         return rows
 
     def _rehearsed(self) -> Setting | None:
-        """None: there is one worker, nothing is known yet, or callers wait for their answers."""
+        """None: there is one worker, nothing is known yet, or the loop is closed."""
         if self._running.workers == 1 or self._arrivals.is_closed:
             return None
         return self._rehearsal.setting
 
     def why_full(self, lane: Lane) -> FireReason | None:
-        """Why no more items are waited for; None: a larger batch may pay."""
+        """Why the batch leaves without a wait; None: a larger batch may pay."""
         rows = lane.rows
         if rows >= self._max_rows:
             return FireReason.FULL
@@ -105,7 +106,7 @@ class BatchSize:
         return None
 
     def why_cut(self, rows: int) -> FireReason:
-        """Why a batch of so many rows leaves some of the items behind."""
+        """Why a batch of `rows` rows leaves some of the waiting items behind."""
         if rows >= self._max_rows:
             return FireReason.FULL
         return FireReason.KNEE if rows < self._fitting.rows_at(0) else FireReason.BUDGET

@@ -1,27 +1,27 @@
-"""Buckets of sizes, for those who want them fixed: given, powers of two, or quantiles.
+"""Fixed buckets of sizes: given ones, powers of two, or quantiles of the arrivals.
 
-Only items of one bucket share a batch. A bucket is known by its largest size.
+Only items of one bucket share a batch. A bucket is named by its largest size.
 """
 
 import bisect
 from collections import deque
 from collections.abc import Sequence
 
-LONGER = 2**62  # the bucket of those who are longer than the last
-_SEEN = 1024  # sizes from which quantiles are learned …
-_LEARN_EVERY = 256  # … anew after so many more
+LONGER = 2**62  # the bucket of items that are larger than every given bucket
+_SEEN = 1024  # the latest sizes, from which quantiles are learned
+_LEARN_EVERY = 256  # arrivals between two computations of the quantiles
 
 
 class Buckets:
     def __init__(self, bounds: Sequence[int] = (), *, quantiles: int = 0) -> None:
-        """Neither: powers of two, which is also what counts until quantiles are known."""
+        """Use powers of two without either argument, and until quantiles are known."""
         self._bounds = list(bounds)
         self._quantiles = quantiles
         self._seen: deque[int] = deque(maxlen=_SEEN)
         self._until_learned = _LEARN_EVERY
 
     def bucket_of(self, size: int) -> int:
-        """Of an item that has just come."""
+        """The bucket of an item that has just arrived with `size`."""
         if self._quantiles:
             self._learn(size)
         if not self._bounds:

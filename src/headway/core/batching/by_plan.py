@@ -1,4 +1,4 @@
-"""Which items share a batch where sizes differ: the one around the next item that wastes least."""
+"""Which items share a batch if sizes differ: those around the next item that waste least time."""
 
 import math
 
@@ -40,7 +40,7 @@ class PlannedComposer:
         self._planner = Planner(costs, limits)
 
     def compose(self, lane: FairLane, now: float) -> Composition:
-        """The batch around the next item that wastes least."""
+        """Compose the batch around the next item that wastes the least time."""
         made = Composition()
         top, is_urged = lane.top, self._lateness.is_possible
         if is_urged:
@@ -65,7 +65,7 @@ class PlannedComposer:
         return made
 
     def _urgent(self, line: Line, lane: FairLane, now: float) -> Item | None:
-        """Whose turn it is by its deadline; None: it is that of the head."""
+        """The item whose turn it is by its deadline; None: it is the head's turn."""
         queue = self._queue
         if not queue.hurries or not queue.has_deadlines:
             return None
@@ -74,7 +74,7 @@ class PlannedComposer:
         return urgent[0] if urgent else None
 
     def _take_part(self, line: Line, anchor: Item | None, made: Composition) -> None:
-        """The anchor and those of its part of the plan, in their order, up to every limit."""
+        """Take the anchor and the items of its part of the plan, in order, up to every limit."""
         queue = self._queue
         head = line.head()
         anchor = anchor or head
@@ -114,7 +114,7 @@ class PlannedComposer:
         return self._planner.part_of(size, sizes, rows)
 
     def _fill(self, lane: FairLane, line: Line, made: Composition, now: float) -> None:
-        """Lower classes come along where that delays no item of this one."""
+        """Add items of lower classes while that delays no item of this one."""
         lower = [each for each in lane.lines[line.priority + 1 :] if each.items]
         if not lower:
             return
@@ -127,9 +127,9 @@ class PlannedComposer:
             self._fill_from(each, most, made)
 
     def _fill_from(self, line: Line, most: int, made: Composition) -> None:
-        """Whole shelves at once, the longest first: they waste least."""
+        """Add whole shelves, the largest sizes first: they need the least padding."""
         whole: list[Shelf] = []
-        part: Shelf | None = None  # that is taken from last, and not as a whole
+        part: Shelf | None = None  # the last shelf, of which only some items are taken
         largest, rows, is_single = made.size, made.rows, line.rows == line.items
         costs, limits = self._costs, self._limits
         by_rows, scale = costs.by_rows(largest)

@@ -1,6 +1,6 @@
 """Which items share a batch: takes them from one lane, up to every limit in force.
 
-Where sizes differ, a plan chooses them (`by_plan`); otherwise they leave in order (`in_order`).
+If sizes differ, a plan chooses them (`by_plan`); otherwise they leave in order (`in_order`).
 Items that cannot be answered in time are dropped (`lateness`).
 """
 
@@ -58,16 +58,16 @@ class Composer:
     ) -> Composition:
         """Take the next batch out of the lane.
 
-        `cap_rows`: no more rows than this pay; `is_flooded`: more comes than can be served. No
-        items, but some that are late: ask again.
+        `cap_rows`: the most rows that pay; `is_flooded`: more items arrive than can be served. If
+        the batch is empty and late items were dropped, ask again.
         """
         is_mixed = not self._queue.has_one_class
         size = _common_size(lane)
         if size is None and self._planned is not None:
             made = self._planned.compose(lane, now)
         else:
-            # In a flood the place of an item with a small chance goes to one with a good chance.
-            # Otherwise the others have their turn all the same, and it costs nobody anything.
+            # In a flood, an item that will probably be late gives its place to one that will
+            # probably not. Otherwise it stays: there is room for the other items as well.
             is_short = is_flooded and lane.rows > cap_rows
             error = self._costs.error_at(DOUBTFUL if is_short else HOPELESS)
             made = self._in_order.compose(
@@ -83,19 +83,19 @@ class Composer:
         return self._limits.padded_rows(rows)
 
     def run_size(self, items: Sequence[Item], rows: int, size: int) -> int:
-        """What a batch of these costs for each of its rows: what the model pads them to."""
+        """The size that the model runs for each row: items are padded to it, or packed."""
         if self._is_packed and size:
             return -(-sum(item.rows * item.size for item in items) // rows)
         return self._limits.padded_size(size)
 
 
 def may_plan(policy: Policy) -> bool:
-    """Is the company of an item chosen by its size?"""
+    """Does a plan choose by size which items share a batch?"""
     return policy.firing is Firing.AUTO and policy.compose in (Compose.DP, Compose.SORT)
 
 
 def needs_shelves(policy: Policy) -> bool:
-    """Must the queue tell sizes apart?"""
+    """Must the queue keep items by size?"""
     return may_plan(policy) or policy.order is Order.SHORTEST
 
 
@@ -105,7 +105,7 @@ def queue_for(policy: Policy) -> Queue:
         weights=policy.tenant_weights,
         full_rows=policy.max_batch_size,
         ageing_s=policy.ageing_s,
-        # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
+        # An SLO checks every item for lateness, and fixed batch sizes limit how many leave.
         may_be_plain=policy.slo_s is None and not policy.batch_sizes,
         shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
     )

@@ -1,4 +1,4 @@
-"""A batch in the making."""
+"""A batch while it is being composed."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ _CLASSES: Final = len(Priority)
 
 
 class Composition:
-    """Who is in it so far, its figures, and what it has cost others."""
+    """The items of the batch so far, its figures, and the items dropped for being late."""
 
     __slots__ = (
         "class_rows",
@@ -28,20 +28,20 @@ class Composition:
 
     def __init__(self, goal: int = 0, error: float = 0.0) -> None:
         self.goal = goal  # rows
-        self.error = error  # batches are reckoned to take so much longer than predicted
+        self.error = error  # safety margin added to predicted batch times (a fraction)
         self.late_before = -INFINITE  # items due before this would be late, leaving now
         self.items: list[Item] = []
         self.rows = 0
         self.size = 0
-        self.total = 0  # rows × size of each, which is all that a packed batch costs
-        self.size_cap = 0  # the rows that pay at that size
+        self.total = 0  # the sum of rows × size: the cost of a packed batch
+        self.size_cap = 0  # the most rows that pay at `size`
         self.class_rows = [0] * _CLASSES
-        self.left_rows = 0  # in the lane
+        self.left_rows = 0  # rows that stay in the lane
         self.stopped_by: FireReason | None = None  # the limit that kept items out, if one did
-        self.late: list[Item] = []  # dropped: no answer could be in time
+        self.late: list[Item] = []  # dropped: their answers could not be in time
 
     def add(self, items: list[Item], priority: Priority, rows: int | None = None) -> None:
-        """`rows`: theirs, where that is known."""
+        """`rows`: of these items together, if known."""
         if rows is None:
             rows = sum([item.rows for item in items])
         self.items += items

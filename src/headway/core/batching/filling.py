@@ -1,11 +1,10 @@
-"""How many rows of a lower class may run while a higher one is in use.
+"""How many rows of a lower class may run while a higher class is in use.
 
-A lower class gets what the higher ones leave, in portions. Large portions use the model best and
-make a higher item that arrives meanwhile wait long; small ones the other way round. So a batch in
-which, or before which, a higher class would wait holds only as many rows as it takes to reach the
-rate that is needed: most of the best one while the higher classes use little of it, nearly all of
-it when they use nearly all. A batch that takes no more than twice as long as theirs would anyway
-is no matter, however many rows it holds.
+A lower class gets the capacity that higher classes leave, in portions. Large portions use the model
+best, but a higher item that arrives meanwhile waits long; small ones do the opposite. So a batch
+that could delay a higher class has only the rows it needs for the required rate: most of the best
+rate while the higher classes use little of the model, nearly all of it when they use nearly all.
+A batch is not limited if it takes at most twice as long as a batch of the higher classes would.
 """
 
 from typing import Final
@@ -15,11 +14,11 @@ from headway.core.costs.sizes import size_class
 from headway.core.items import Priority
 from headway.core.queueing.priority import ClassUsage
 
-_FREE: Final = 1.01  # of a batch's time: what takes no longer than this delays nobody
-_TIMES_OWN: Final = 2.0  # of what a batch of the higher classes takes: they notice longer ones
-_MOST_ROWS: Final = 1_000_000
-_REDRAW_EVERY: Final = 64  # batches
-_STEPS: Final = 32  # of the share of the classes above
+_FREE: Final = 1.01  # rows are free if they make a batch no longer than this factor
+_TIMES_OWN: Final = 2.0  # a batch delays higher classes if it takes longer than two of theirs
+_MOST_ROWS: Final = 1_000_000  # no limit
+_REDRAW_EVERY: Final = 64  # batches after which portions are computed anew
+_STEPS: Final = 32  # to which the share of the higher classes is rounded
 
 
 class Filling:
@@ -29,7 +28,7 @@ class Filling:
         self._usage = ClassUsage(len(Priority))
         self._portions: dict[tuple[int, int, bool], int] = {}  # rows, by size and share
         self._free: dict[tuple[int, int], int] = {}  # rows, by rows and size
-        self._free_version = -1  # of the costs from which they follow
+        self._free_version = -1  # the version of the costs that they were computed from
         self._batches = 0
 
     @property
@@ -38,7 +37,7 @@ class Filling:
         return self._batches > 0
 
     def served(self, class_rows: list[int], size: int, now: float) -> None:
-        """A batch leaves with so many rows of each class."""
+        """A batch leaves with these rows of each class."""
         best = self._costs.best_rows(size)
         best_s = self._costs.predict(best, size)
         if best_s is None:
@@ -51,11 +50,13 @@ class Filling:
             self._portions.clear()
 
     def rows_with(self, priority: Priority, rows: int, size: int, now: float) -> int:
-        """The most rows of a batch that has so many of higher classes, once some of this class
-        are in it."""
+        """The most rows for a batch that already has `rows` rows of higher classes.
+
+        It counts the rows of all classes, once items of class `priority` have joined.
+        """
         share = self._usage.above(priority, now) / self._workers if priority else 0.0
         if not share and not rows:
-            return _MOST_ROWS  # nobody above is about
+            return _MOST_ROWS  # no higher class is in use
         step = min(_STEPS, round(share * _STEPS))
         key = (size_class(size), step, rows > 0)
         portion = self._portions.get(key)
@@ -67,7 +68,7 @@ class Filling:
         return max(portion, self._free_rows(rows, size)) if rows else portion
 
     def _free_rows(self, rows: int, size: int) -> int:
-        """How many rows take no longer than so many."""
+        """The most rows that take hardly longer than `rows` rows."""
         if self._free_version != self._costs.version:
             self._free_version = self._costs.version
             self._free.clear()
@@ -85,7 +86,7 @@ class Filling:
         return max(rows, self._largest_within(_FREE * seconds, costs.best_rows(size), size))
 
     def _largest_within(self, most_s: float, most: int, size: int) -> int:
-        """Of so many rows at most; 0 where one takes longer."""
+        """The largest batch, up to `most` rows, within `most_s`; 0 if none."""
         by_rows, scale = self._costs.by_rows(size)
         low, high = 0, most
         while low < high:
@@ -98,16 +99,17 @@ class Filling:
         return low
 
     def _unnoticed(self, size: int, share: float) -> int:
-        """The largest batch that takes no longer than two of those which the classes above would
-        make by themselves. They wait for one such batch before theirs, and for theirs: about twice
-        what they would wait alone."""
+        """The largest batch that takes no longer than two batches of the higher classes alone.
+
+        A higher item waits for one such batch and then for its own: about twice as long as alone.
+        """
         own_s = self._costs.predict(self._portion(size, share), size)
         if own_s is None:
             return 0
         return self._largest_within(_TIMES_OWN * own_s, self._costs.best_rows(size), size)
 
     def _portion(self, size: int, rate: float) -> int:
-        """The smallest batch that has so much of the best rate."""
+        """The smallest batch that reaches the share `rate` of the best rate."""
         costs = self._costs
         by_rows, scale = costs.by_rows(size)
         best = costs.best_rows(size)
@@ -126,16 +128,19 @@ class Filling:
         return high
 
 
-# With batches of these two sizes the lower class gets about four fifths of what the higher ones
-# leave, and a higher item waits for one of each at most. Found by simulation, where a batch takes
-# 1 + 0.8 or 2 + 0.2 for each row.
+# With batches of these two sizes the lower class gets about four fifths of the capacity that the
+# higher ones leave, and a higher item waits for at most one batch of each. Found by simulation,
+# with batch times of 1 + 0.8 × rows and 2 + 0.2 × rows.
 
 
 def lost_between(share: float) -> float:
-    """What a batch without higher classes may lose of the best rate, if they use that share."""
+    """The part of the best rate that a batch without higher classes may lose.
+
+    `share`: of the capacity, used by the higher classes.
+    """
     return 0.2 * (1.0 - share) * (1.0 - share * share)
 
 
 def lost_beside(share: float) -> float:
-    """Likewise, of a batch in which a higher class is: it waits for all of it."""
+    """The same for a batch that includes a higher class, which waits for all of it."""
     return lost_between(share) + 0.15 * (1.0 - share) ** 6

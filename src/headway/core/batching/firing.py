@@ -1,7 +1,7 @@
-"""When to fire: the three policies. They are asked when a worker is free and an item waits.
+"""When to fire: the rules of the three policies, asked when a worker is free and an item waits.
 
-Each answers with a lane to run now and why, or with the moment to ask again. None of them
-composes the batch: `composing` chooses the items that leave with the lane's head.
+Each rule returns a lane to run now and why, or the moment to ask again. None of them composes the
+batch: `composing` chooses the items that leave with the lane's head.
 """
 
 import math
@@ -18,13 +18,13 @@ from headway.core.policy import Firing, Policy
 from headway.core.queueing.queue import Lane, Queue
 from headway.core.queueing.running import Running
 
-WORTH_A_WAIT = 0.25  # of the time of all together is saved: less is little
-LIKELY = 85.0  # a batch that is held is taken to run no longer than so many percent of batches
-LEAST_WAIT_S = 1e-5  # less is no wait
-KEEPS_UP = 0.7  # of their capacity: faster workers do without a slow one
+WORTH_A_WAIT = 0.25  # before a rehearsal, wait only if sharing saves this part of the batch time
+LIKELY = 85.0  # a held batch is assumed to run as long as this percentile of batches
+LEAST_WAIT_S = 1e-5  # shorter waits are skipped
+KEEPS_UP = 0.7  # up to this part of their capacity, faster workers do without a slow one
 
 
-# Plain classes that nobody changes: compiled code makes frozen ones more slowly (decision 30).
+# Plain classes, never changed: compiled code makes frozen ones more slowly (decision 30).
 
 
 class Fire:
@@ -43,7 +43,7 @@ class HoldUntil:
 
 
 class WindowRule:
-    """The textbook rule: full, or the oldest has waited its window."""
+    """The textbook rule: fire if a batch is full, or if the oldest item has waited its window."""
 
     def __init__(self, policy: Policy) -> None:
         assert policy.max_wait_s is not None
@@ -57,7 +57,7 @@ class WindowRule:
         assert lane is not None
         assert oldest is not None, "decide() on an empty queue"
         due = oldest.arrived_at + self.linger_cap_s
-        if now >= due:  # the longest waiting first, or another lane that is always full starves it
+        if now >= due:  # before full lanes, or a lane that is always full would starve this one
             is_full = lane.partition in queue.full_lanes
             return Fire(lane, FireReason.FULL if is_full else FireReason.WINDOW)
         full = queue.oldest_full_lane()
@@ -65,7 +65,7 @@ class WindowRule:
 
 
 class StaticRule:
-    """Only full batches leave; a rest leaves in time for an item's deadline, or on drain."""
+    """Only full batches leave; others leave just in time for an item's deadline, or on drain."""
 
     def __init__(self, policy: Policy, costs: Costs) -> None:
         self.linger_cap_s = math.inf
@@ -81,23 +81,23 @@ class StaticRule:
             return Fire(queue.lanes[urgent.lane], FireReason.DEADLINE)
         full = queue.oldest_full_lane()
         if full is None and (queue.is_overflowing or queue.rows >= self._max_queue):
-            full = queue.oldest_lane()  # rests fill the queue, and nobody else fits: nothing moves
+            full = queue.oldest_lane()  # no batch can ever be full: the queue has no room left
         return HoldUntil(latest_start) if full is None else Fire(full, FireReason.FULL)
 
     def _latest_start(self, urgent: Item, queue: Queue) -> float:
         lane = queue.lanes[urgent.lane]
-        # One more may come until then, and make the batch longer.
+        # One more item may arrive until then, and make the batch longer.
         batch_s = latest_batch_s(self._costs, lane.rows + 1, lane.mean_size)
-        if batch_s == 0.0:  # nobody knows how long it takes: leave it half of its time
+        if batch_s == 0.0:  # the cost is unknown: start after half of its time
             return (urgent.arrived_at + urgent.deadline) / 2
         return urgent.deadline - batch_s
 
 
 class AutoRule:
-    """A free worker takes what waits.
+    """A free worker takes the queued items at once, with two exceptions.
 
-    It waits only in a closed loop, until as many callers are here as bring the most answers, or in
-    a pool, as long as the rehearsal of the latest arrivals says.
+    In a closed loop it waits until enough callers are here for the highest throughput. In a pool it
+    waits for the rehearsed window.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class AutoRule:
         pool: Pool,
         running: Running,
     ) -> None:
-        self.linger_cap_s = 0.0  # in force now, for the record
+        self.linger_cap_s = 0.0  # the longest wait in force now, for the record
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._max_rows = policy.max_batch_size
@@ -145,9 +145,9 @@ class AutoRule:
         return self._window(queue, lane, now, idle_since)
 
     def _gather(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> Fire | HoldUntil:
-        """Until as many callers are here as bring the most answers, if that is soon."""
+        """Wait until enough callers are here for the highest throughput, if that is soon."""
         start = None
-        if self._running.free <= 1:  # else a newcomer finds a free worker, too
+        if self._running.free <= 1:  # otherwise the next item finds a free worker, too
             start = self._gathering.start(lane)
         if start is None or not start.waits:
             return Fire(lane, FireReason.IDLE)
@@ -162,7 +162,7 @@ class AutoRule:
         return self._hold(lane, now, due, idle_since)
 
     def _window(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> Fire | HoldUntil:
-        """Until the oldest has waited as long as the rehearsal says."""
+        """Wait until the oldest item has waited for the rehearsed window."""
         oldest = lane.oldest()
         assert oldest is not None
         self._rehearsal.meet(lane.mean_size, lane.rows / lane.items)
@@ -189,8 +189,11 @@ class AutoRule:
         return min(alone_s / self._running.workers, self._max_wait_s)
 
     def _faster_at(self, queue: Queue, lane: Lane, now: float) -> float:
-        """A slow worker is left idle where a faster one will be done sooner, and the faster ones
-        keep up without it."""
+        """When a faster worker should take the batch instead of the free one.
+
+        In the past if the free worker should, because the faster ones do not keep up without it or
+        would answer later.
+        """
         size = lane.mean_size
         best = self._costs.best_rows(size)
         best_s, power = self._costs.predict(best, size), self._pool.faster_power()
@@ -205,8 +208,10 @@ class AutoRule:
         return min(faster_at, now + self._slack_s(queue, lane, oldest, now))
 
     def _saved_s(self, lane: Lane, joining: int) -> tuple[float, float]:
-        """What is saved where so many join instead of running by themselves, and what all of them
-        take together; 0 where it is not known."""
+        """Time saved if `joining` items share this batch, and the time of that batch.
+
+        Both are 0 if they are unknown.
+        """
         costs, size, rows = self._costs, lane.mean_size, lane.rows
         joining = max(1, min(joining, self._max_rows))
         apart_s, alone_s = costs.predict(joining, size), costs.predict(rows, size)

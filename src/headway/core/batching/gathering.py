@@ -1,9 +1,9 @@
-"""In a closed loop: how many callers a batch waits for, and how many of those here share it.
+"""In a closed loop: how many callers a batch waits for, and how many present callers share it.
 
-A batch starts when so many are here as bring the most answers a second (`returns`). Where many
-more are here at once, because they all think for the same time, they are served in parts: one is
-served while the others think. Callers that wait for each other come back together all the same,
-which only a trial shows: where parts do not bring more, they are given up for a while.
+A batch starts at the number of callers with the most answers per second (`returns`). If all callers
+are here at once, because they think for the same time, they are served in parts: one part is served
+while the others think. Callers that wait for each other come back together all the same, which only
+a trial shows: if parts do not raise the throughput, they are given up for a while.
 """
 
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from headway.core.costs import Costs, size_class
 from headway.core.queueing.queue import Lane
 from headway.core.queueing.running import Running
 
-_LOOK_EVERY = 8  # batches, once the first are known
-_SHORT_OF = 0.25  # of a part: so many fewer make a part of their own
-_TRIAL = 4  # batches before it is looked whether parts have paid
-_REST = 256  # batches to wait after they have not; after each further failure twice as many
+_LOOK_EVERY = 8  # batches between two computations of the start, after the first few
+_SHORT_OF = 0.25  # a last part may be smaller than the others by this part of their size
+_TRIAL = 4  # batches after which it is checked whether parts have paid
+_REST = 256  # batches until the next trial after a failed one; doubled after each failure
 
 
 class Gathering:
@@ -33,7 +33,7 @@ class Gathering:
         self._rest = _REST
 
     def start(self, lane: Lane) -> Start | None:
-        """With how many items a batch starts best; None: too little is known."""
+        """The best number of items to start a batch with; None: too little is known."""
         arrivals = self._arrivals
         batches = arrivals.batches
         each = round(2 * lane.rows / lane.items)
@@ -70,7 +70,7 @@ class Gathering:
         parts = [each for each in found if 2.0 * each.items <= most]
         if not is_known or not parts or self._arrivals.batches < self._rest_until:
             return all_
-        if self._costs.mean_ratio() > GAIN:  # a batch that takes long holds the other parts up
+        if self._costs.mean_ratio() > GAIN:  # a slow batch would delay the other parts
             return all_
         best = best_of(parts)
         if best.rate_rps <= EQUAL * all_.rate_rps:
@@ -81,7 +81,7 @@ class Gathering:
         return best
 
     def _seconds(self, callers: int, size: int, item_rows: float) -> tuple[list[float], bool]:
-        """What a batch takes, by items; and is that known for as many as may share one?"""
+        """The batch times, by items; and are they known for every batch that may be made?"""
         by_rows, scale = self._costs.by_rows(size)
         best = min(self._costs.best_rows(size), self._max_rows)
         most = min(callers, max(1, int(best / item_rows)))
@@ -94,7 +94,7 @@ class Gathering:
         return seconds, True
 
     def _do_parts_pay(self, trial: "_Trial", callers: int) -> bool:
-        """Are as many answered as if all shared one batch?"""
+        """Is the throughput at least as high as if all callers shared one batch?"""
         arrivals = self._arrivals
         if callers != arrivals.served_in_parts:
             return False
@@ -112,13 +112,13 @@ class Gathering:
 
 
 class _Trial(NamedTuple):
-    """Callers that come all at once are served in parts."""
+    """A trial of serving callers in parts that come back all at once."""
 
     parts: Start
-    together_rps: float  # what one batch for all would answer
-    batches: int  # when it is measured from: soon after it began, or was last found to pay
+    together_rps: float  # answers per second with one batch for all callers
+    batches: int  # measured from here: soon after the trial began, or when it last paid
     at: float
-    answered: int  # items, until then
+    answered: int  # items answered until `at`
 
 
 def _now(arrivals: Arrivals) -> tuple[int, float, int]:

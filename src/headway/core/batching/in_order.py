@@ -1,8 +1,8 @@
 """Which items share a batch, in order: the next of the lane, up to every limit in force.
 
-Where a higher class waits, a lower one comes along only as far as that delays no higher item; a
-class that would starve takes its share first, and an item that must leave now to be in time goes
-before others.
+If a higher class waits, items of a lower one join only while they delay no higher item. A class
+that would starve takes its share first. An item that must leave now to be in time goes before
+others.
 """
 
 from headway.core.batching.composition import Composition
@@ -49,7 +49,7 @@ class OrderedComposer:
         error: float,
         is_mixed: bool,
     ) -> Composition:
-        """`size`: of all of them, if it is one; `is_mixed`: several classes wait."""
+        """`size`: of all items of the lane; None: they differ. `is_mixed`: several classes wait."""
         lateness, queue = self._lateness, self._queue
         made = Composition(lateness.allowed_rows(min(lane.rows, cap_rows)), error=error)
         is_urged = self._is_auto and lateness.is_possible
@@ -72,7 +72,7 @@ class OrderedComposer:
     def _take_line(
         self, lane: FairLane, line: Line, made: Composition, size: int | None, now: float
     ) -> None:
-        """Fill up from one class, in order, as far as that does not delay the classes above."""
+        """Fill the batch from one class, in order, while that does not delay higher classes."""
         goal = made.goal
         above = sum(made.class_rows[: line.priority])
         if self._is_auto and (above or self._filling.is_used):
@@ -114,7 +114,7 @@ class OrderedComposer:
             made.class_rows[line.priority] += sum(item.rows for item in taken)
 
     def _take_urgent(self, lane: FairLane, made: Composition, size: int | None) -> None:
-        """Items that must leave now to be in time, whichever came before them."""
+        """Take items that must leave now to be in time, before older ones."""
         line = lane.top
         if lane.rows <= made.goal - made.rows:
             return
@@ -172,7 +172,7 @@ class OrderedComposer:
         return self._limits.padded_rows(rows) * self._limits.padded_size(size)
 
     def _stopped_by(self, made: Composition, next_rows: int, limit: int) -> FireReason | None:
-        """The limit that keeps so many rows more out, other than that the goal is reached."""
+        """The limit that stops `next_rows` more rows from joining; None if the goal is reached."""
         rows = made.rows + next_rows
         if rows > self._max_rows and made.rows < self._max_rows:
             return FireReason.FULL
@@ -182,7 +182,7 @@ class OrderedComposer:
         return FireReason.KNEE if made.rows < made.goal < rows else None
 
     def _uniform_limit(self, size: int) -> int:
-        """The most rows of a batch where all items are of that size."""
+        """The most rows of a batch in which all items have `size`."""
         if self._is_packed:
             most = int(min(self._max_rows, self._limits.max_cost // size))
             return min(most, self._fitting.rows_at(size)) if self._fitting.limits else most

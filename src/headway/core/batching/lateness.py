@@ -1,7 +1,8 @@
-"""Which items would be late, leaving now in a batch of so many rows, and are dropped instead.
+"""Which items would be late if they left now, and are dropped instead.
 
-A batch that shrinks to save its head costs more per item exactly when capacity is short, and never
-recovers: so the batch stays, and the items that it cannot answer in time are dropped.
+A batch that shrinks to save its oldest item costs more per item exactly when capacity is short, and
+the queue never recovers. So the batch keeps its size, and items that it cannot answer in time are
+dropped.
 """
 
 from headway.core.batching.composition import Composition
@@ -29,28 +30,28 @@ class Lateness:
 
     @property
     def is_possible(self) -> bool:
-        """Has any item a moment by which its answer is wanted?"""
+        """Has any item a deadline, or the model an SLO?"""
         return self.slo_s < INFINITE or self._queue.has_deadlines
 
     def batch_s(self, rows: int, size: int) -> float:
-        """What such a batch takes when it is fast."""
+        """The time of such a batch if it is among the fastest."""
         if self._is_padded:
             rows, size = self._limits.padded_rows(rows), self._limits.padded_size(size)
         seconds = self._costs.predict(rows, size) or 0.0
         return seconds * (1.0 + self._costs.error_at(HOPELESS))
 
     def before(self, lane: FairLane, now: float, rows: int, error: float) -> float:
-        """Items of the lane that are due before this are late if so many rows leave now."""
+        """The moment before which a due item is late, if a batch of `rows` rows leaves now."""
         seconds = self._costs.predict(rows, lane.mean_size)
         if seconds is None:
-            return -INFINITE  # nothing is known: nobody is late
+            return -INFINITE  # the cost is unknown: no item counts as late
         return now + seconds * (1.0 + error) - ROUNDING_S
 
     def is_late(self, made: Composition, item: Item) -> bool:
-        """Would it miss its deadline or the SLO, leaving now, when it could have met it before?
+        """Would the item miss its deadline or the SLO now, though it could have met it at first?
 
-        What nobody could have met in time runs all the same while it is not over: the estimate may
-        be wrong, and a model whose every item is refused never shows that it got faster.
+        An item that never could be in time runs all the same until its deadline: the estimate may
+        be wrong, and a model that refuses every item never shows that it got faster.
         """
         due = min(item.deadline, item.arrived_at + self.slo_s)
         if due >= made.late_before:
@@ -58,7 +59,7 @@ class Lateness:
         return due - item.arrived_at >= self.batch_s(item.rows, item.size)
 
     def first_due(self, items: list[Item]) -> float:
-        """When the first of their answers is wanted."""
+        """The earliest moment at which one of the items must be answered."""
         deadline = arrived_at = INFINITE
         for item in items:
             deadline = min(deadline, item.deadline)
@@ -68,7 +69,7 @@ class Lateness:
     def drop(self, lane: FairLane, made: Composition, now: float | None = None) -> bool:
         """Drop items that would be late. True: there are more than one decision may drop.
 
-        `now`: where fewer items make the batch shorter, the others are less late.
+        With `now`, the batch gets smaller as its items are dropped, so that others may be in time.
         """
         while (item := lane.next_due(made.late_before)) is not None:
             if not self.is_late(made, item):
@@ -83,7 +84,7 @@ class Lateness:
         return False
 
     def sort_out(self, made: Composition) -> None:
-        """Items of the batch that would be late are dropped; the batch goes on without them."""
+        """Drop the late items of a composed batch; the other items stay in it."""
         late = [item for item in made.items if self.is_late(made, item)]
         if not late:
             return
@@ -97,17 +98,16 @@ class Lateness:
             made.class_rows[item.priority] -= item.rows
 
     def aim(self, lane: FairLane, now: float, made: Composition) -> None:
-        """Set the goal to the most rows, the newest ones, that a batch of just so many answers in
-        time, and say which items would be late in it.
+        """Set the goal to the largest number of newest rows that one batch can answer in time.
 
-        In a flood most of the queue is too old to be saved, and the other items may be fewer
-        than a full batch: a batch of their number is shorter, and saves more of them.
+        Set `late_before` to match. In a flood most of the queue is too old to be saved, and the
+        other items may be fewer than a full batch: a batch of only them is shorter, and saves more.
         """
         late_before = made.late_before = self.before(lane, now, made.goal, made.error)
         if self.slo_s == INFINITE or late_before == -INFINITE:
             return
         line = lane.top
-        # Most often even the first arrival, which may have left, is in time.
+        # Usually even the first arrival, though it may have left the queue, is in time.
         if line.arrivals[0].arrived_at + self.slo_s >= late_before:
             return
         oldest = line.oldest()
@@ -131,7 +131,7 @@ class Lateness:
         return min(rows, max(1, round(low * each)))
 
     def allowed_rows(self, rows: int) -> int:
-        """With fixed batch sizes: pad up, or run fewer, whichever is cheaper for each row."""
+        """The rows to run. With fixed batch sizes: pad up or run fewer, the cheaper per row."""
         if not self._batch_sizes:
             return rows
         up = next(size for size in self._batch_sizes if size >= rows)
@@ -146,7 +146,7 @@ class Lateness:
 
 
 def refusals_of(late: list[Item], slo_s: float, retry_after_s: float) -> list[Refusal]:
-    """Why each is dropped: its own deadline, or the SLO."""
+    """The refusal of each late item: because of its own deadline, or of the SLO."""
     return [
         Refusal(
             item,

@@ -1,10 +1,9 @@
-"""Which sizes share a batch, where every item of a batch is padded to the longest.
+"""Which sizes share a batch, if every item of a batch is padded to the longest.
 
-Waiting items are cut by size into batches so that all of them together take least time (a dynamic
-programme over the sizes that are waiting: the best cut before each is known when its turn comes).
-Of the batches that are planned, the one of the *anchor*, whose turn it is, leaves; so only sizes
-around it are planned for. So no item starves, the long do not wait for the short, and where
-batching does not pay, each runs alone.
+A plan partitions the waiting items by size into batches that together take the least time. (It is a
+dynamic programme over the waiting sizes, ascending.) Only one planned batch leaves: the batch of
+the *anchor*, the item whose turn it is. So only sizes around the anchor are planned for, no item
+starves, long items do not wait for short ones, and items run alone if sharing does not pay.
 """
 
 import math
@@ -16,8 +15,8 @@ from headway.core.faults.fitting import Fitting
 
 INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 _BELOW_ALL: Final = -1  # some items have no size: 0
-_GROUPS: Final = 16  # of neighbouring sizes are told apart by one plan
-_REDRAW_EVERY: Final = 64  # plans: what batches take changes slowly
+_GROUPS: Final = 16  # groups of neighbouring sizes in one plan, at most
+_REDRAW_EVERY: Final = 64  # plans between two looks at the batch times, which change slowly
 
 
 # Limits, parts and shapes are plain classes: compiled code makes and reads them far faster than
@@ -38,7 +37,7 @@ class Limits:
         self.max_rows = max_rows
         self.max_cost = max_cost  # rows × size, as run
         self.batch_sizes = batch_sizes  # the only ones the model runs at; empty: any
-        self.sizes = sizes  # likewise of the items' sizes; longer ones run as they are
+        self.sizes = sizes  # the only item sizes it runs at, for items up to the last; empty: any
         self.fitting = fitting
 
     @property
@@ -47,17 +46,17 @@ class Limits:
         return self.fitting is not None and bool(self.fitting.limits)
 
     def padded_rows(self, rows: int) -> int:
-        """What the model runs for so many rows."""
+        """The rows that the model runs for a batch of `rows` rows."""
         if not self.batch_sizes:
             return rows
         return next((size for size in self.batch_sizes if size >= rows), rows)
 
     def padded_size(self, size: int) -> int:
-        """What the model runs where the longest has that size."""
+        """The size that the model runs if the longest item has `size`."""
         return next((each for each in self.sizes if each >= size), size) if self.sizes else size
 
     def rows_at(self, size: int) -> int:
-        """The most rows of a batch of that size; 0: even the smallest costs too much."""
+        """The most rows of a batch of `size`; 0: even the smallest batch costs too much."""
         if self.sizes:
             size = self.padded_size(size)
         most = self.max_rows
@@ -79,10 +78,10 @@ class Part:
         self.low = low
         self.high = high
         self.rows = rows  # planned for one batch
-        self.best_rows = best_rows  # of so many or fewer, how many have the best rate; empty: all
+        self.best_rows = best_rows  # by rows: up to that many, the number with the best rate
 
     def cap(self, rows: int) -> int:
-        """How many of so many leave together."""
+        """How many of `rows` waiting rows leave in one batch. (Without `best_rows`: all.)"""
         return max(self.rows, self.best_rows[rows]) if self.best_rows else rows
 
 
@@ -91,8 +90,10 @@ class Curves(Protocol):
 
 
 class Guess:
-    """Of a model that nobody has timed: every padded row costs its size, and every batch as much
-    again as one item does."""
+    """Costs for a model that has not been timed.
+
+    Every padded row costs its size, and every batch as much in addition as one mean row.
+    """
 
     def __init__(self, batch_cost: float, max_rows: int) -> None:
         self._batch_cost = batch_cost
@@ -104,8 +105,10 @@ class Guess:
 
 
 def shelf_of(sizes: tuple[int, ...]) -> Callable[[int], int]:
-    """The class of sizes that an item is planned with: the size the model runs it at or, where it
-    runs at any, one of 4 steps an octave."""
+    """Returns a function from an item's size to its class of sizes.
+
+    The class is the size that the model runs it at or, if it runs at any, one of 4 per octave.
+    """
     if not sizes:
         return _one_of_4
     return lambda size: next((each for each in sizes if each >= size), size)
@@ -117,21 +120,21 @@ def _one_of_4(size: int) -> int:
 
 
 class Shape:
-    """What batches of one size take."""
+    """The times of batches of one size."""
 
     __slots__ = ("best_rows", "most", "seconds")
 
     def __init__(self, most: int, seconds: list[float], best_rows: list[int]) -> None:
-        self.most = most  # rows
+        self.most = most  # rows in a batch
         self.seconds = seconds  # by rows
-        self.best_rows = best_rows  # of so many or fewer, how many have the best rate
+        self.best_rows = best_rows  # by rows: up to that many, the number with the best rate
 
 
 class Planner:
-    """Finds the part of the best cut that holds some size, in a few microseconds.
+    """Finds the part of the best partition that contains a given size, in a few microseconds.
 
-    Only what could share a batch with that size, or take its company away, is looked at: a batch's
-    worth of rows on each side, in no more than `_GROUPS` groups of neighbouring sizes.
+    Only items that could share a batch with that size, or with its neighbours, are considered: a
+    batch's worth of rows on each side, in at most `_GROUPS` groups of neighbouring sizes.
     """
 
     def __init__(self, costs: Curves, limits: Limits) -> None:
@@ -141,8 +144,10 @@ class Planner:
         self._plans = 0
 
     def most_alone(self, size: int, rows: int) -> int | None:
-        """How many leave together where there are so many of one size that they need no others;
-        None: company may pay."""
+        """How many rows leave together, if `rows` rows of one size suffice without others.
+
+        None: mixing sizes may pay.
+        """
         self._plans += 1
         if self._plans % _REDRAW_EVERY == 0 or self._limits.is_learned:
             self._shapes.clear()
@@ -153,7 +158,7 @@ class Planner:
         return max(each, shape.best_rows[shape.most])
 
     def part_of(self, size: int, sizes: list[int], rows: list[int]) -> Part:
-        """`sizes`: of all that wait, ascending, with so many rows of each."""
+        """The part for `size`. `sizes`: of all waiting items, ascending; `rows`: of each size."""
         if self._limits.is_learned:
             self._shapes.clear()
         sizes, rows = _neighbours(size, sizes, rows, self._limits.max_rows)
@@ -167,7 +172,7 @@ class Planner:
         return plan(size, sizes, rows, shapes)
 
     def _shape_of(self, size: int) -> Shape | None:
-        """What is not known is asked for each time."""
+        """The shape, kept for some plans once it is known."""
         shape = self._shapes.get(size)
         if shape is None:
             shape = shape_at(size, self._costs, self._limits)
@@ -196,8 +201,10 @@ def _guessed_shapes(sizes: list[int], rows: list[int], limits: Limits) -> list[S
 def _neighbours(
     size: int, sizes: list[int], rows: list[int], max_rows: int
 ) -> tuple[list[int], list[int]]:
-    """The sizes around this one, ascending, up to the first with which there are more rows than a
-    batch holds on that side, in groups of about as many rows each; and the rows of each group."""
+    """The sizes around `size`, ascending, and the rows of each.
+
+    On each side, more rows than a batch holds are enough. Many sizes are merged into groups.
+    """
     low, last = 0, len(sizes)
     while low < last and sizes[low] < size:
         low += 1
@@ -216,7 +223,7 @@ def _neighbours(
 
 
 def _grouped(sizes: list[int], rows: list[int]) -> tuple[list[int], list[int]]:
-    """Each group goes by its largest size."""
+    """Merge neighbouring sizes into groups of about equal rows, named by their largest size."""
     least = sum(rows) / _GROUPS
     last = len(sizes) - 1
     group_sizes: list[int] = []
@@ -232,11 +239,13 @@ def _grouped(sizes: list[int], rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def plan(size: int, sizes: list[int], rows: list[int], shapes: list[Shape]) -> Part:
-    """Of the best cut of so many rows of each size (ascending), the part for this size, or that it
-    would be in, where nobody has it."""
-    rows_before, least_s = [0], [0.0]  # of all before each size
-    starts: list[int] = []  # of the part that ends with each size, if all before it are cut best
-    batches: list[int] = []  # and the rows of one batch of it
+    """The part of the best partition that contains `size`, even if no item has that size.
+
+    `sizes`: ascending; `rows`: the waiting rows of each.
+    """
+    rows_before, least_s = [0], [0.0]  # rows and least time of all smaller sizes, by index of size
+    starts: list[int] = []  # by index: where the part that ends with this size best starts
+    batches: list[int] = []  # by index: the rows of one batch of that part
     first = end = 0
     for index, shape in enumerate(shapes):
         most, seconds = shape.most, shape.seconds
@@ -259,8 +268,8 @@ def plan(size: int, sizes: list[int], rows: list[int], shapes: list[Shape]) -> P
         least_s.append(best_s)
         starts.append(best)
         batches.append(batch_rows)
-        first = best  # longer ones have no use for shorter ones that this one left behind
-    # Walk back from the largest to the part that holds the size.
+        first = best  # no later part starts before this one: it would waste more padding
+    # Walk back from the largest size to the part that contains `size`.
     stop = len(sizes)
     while starts[stop - 1] > 0 and size <= sizes[starts[stop - 1] - 1]:
         stop = starts[stop - 1]
@@ -272,8 +281,7 @@ def plan(size: int, sizes: list[int], rows: list[int], shapes: list[Shape]) -> P
 
 
 def sorted_chunk(size: int, sizes: list[int], rows: list[int], limits: Limits) -> Part:
-    """Batches as full as they may be, one after the other, in the order of sizes: the one that
-    holds the size."""
+    """The batch that contains `size`, if batches are filled one after the other by size."""
     low, last, chunk_rows = _BELOW_ALL, 0, 0
     for index, each in enumerate(sizes):
         if chunk_rows and chunk_rows + rows[index] > max(1, limits.rows_at(each)):
@@ -285,8 +293,10 @@ def sorted_chunk(size: int, sizes: list[int], rows: list[int], limits: Limits) -
 
 
 def _alone(rows: int, shape: Shape) -> tuple[int, float]:
-    """The rows of one size among themselves, in several batches where that is better: how many
-    in each, and what they take together."""
+    """Rows of one size without others, in several batches if that is better.
+
+    Returns the rows of each batch, and the time of all of them together.
+    """
     most, seconds = shape.most, shape.seconds
     each = shape.best_rows[rows if rows < most else most]
     batches, rest = divmod(rows, each)
@@ -297,8 +307,10 @@ def _alone(rows: int, shape: Shape) -> tuple[int, float]:
 
 
 def price_of_a_row(rows: int, by_rows: list[float | None], scale: float, limits: Limits) -> float:
-    """What one row more adds to a batch of so many, by what batches take (`Costs.by_rows`);
-    infinite where nothing is known."""
+    """The seconds that one more row adds to a batch of `rows`, read from `Costs.by_rows`.
+
+    Infinite if the cost is unknown.
+    """
     more = rows + 1
     if limits.batch_sizes:
         rows, more = limits.padded_rows(rows), limits.padded_rows(more)
@@ -307,7 +319,10 @@ def price_of_a_row(rows: int, by_rows: list[float | None], scale: float, limits:
 
 
 def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -> float:
-    """What a row of that size takes in a batch with others like it; none where nothing is known."""
+    """The seconds per row in a batch of `company` rows of `size`.
+
+    Minus infinity if the cost is unknown.
+    """
     own = max(1, min(company, limits.rows_at(size)))
     run_rows = own
     if limits.batch_sizes or limits.sizes:

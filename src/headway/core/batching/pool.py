@@ -1,7 +1,7 @@
-"""The workers of one scheduler: which there are, how fast each is, and when it will be free.
+"""The workers of one scheduler: how fast each is, and when it will be free.
 
-Workers are known by number. They need not be alike (two kinds of GPU, a core that is shared): how
-many times as long a batch takes on each is learned from what it took there.
+Workers are known by number. They need not be alike (two kinds of GPU, a core that is shared). Each
+worker's slowness, the factor by which its batches take longer than usual, is learned.
 """
 
 import math
@@ -10,25 +10,25 @@ from headway.core.costs import Costs
 from headway.core.items import Batch
 from headway.core.queueing.running import Running
 
-_RATE = 0.1  # of each batch goes into its worker's speed; at first, the mean of all
-_KNOWN = 4  # batches on every worker before they are told apart, …
-_KNOWN_STEADY = 1  # … and where batches of one size always take the same
-_OUTLIER = 2.0  # one batch counts as if it were no further off than this factor
-_OVERDUE = 0.1  # of the time it has run: how much longer a batch that is overdue is given
-_FAR = 2  # batches a worker: of a longer queue, every worker takes its part
-_UNEQUAL = 1.3  # between the slowest and the fastest: less is noise, and all count as alike
+_RATE = 0.1  # the weight of the newest batch in its worker's slowness; at first, the mean of all
+_KNOWN = 4  # batches that each worker must have run before workers are compared
+_KNOWN_STEADY = 1  # the same, if batches of one size always take the same time
+_OUTLIER = 2.0  # one batch changes the slowness by no more than this factor
+_OVERDUE = 0.1  # an overdue batch is expected to run on for this part of the time it has run
+_FAR = 2  # batches per worker: in a longer queue there is work for the slow workers, too
+_UNEQUAL = 1.3  # the slowest worker ÷ the fastest: below this, all count as alike
 
 
 class Pool:
     def __init__(self, running: Running, costs: Costs) -> None:
         self._running = running
         self._costs = costs
-        self._times: dict[int, float] = {}  # by worker: how many times as long a batch takes
+        self._times: dict[int, float] = {}  # by worker: its slowness
         self._seen: dict[int, int] = {}  # by worker: batches
         self.is_unequal = False
 
     def next_worker(self) -> int:
-        """The fastest of those that are free."""
+        """The fastest free worker."""
         if len(self._running.numbers) == 1:
             return self._running.numbers[0]
         busy = {batch.worker for batch in self._running.batches.values()}
@@ -41,7 +41,7 @@ class Pool:
         return self._times.get(number, 1.0) if self.is_unequal else 1.0
 
     def observe(self, batch: Batch, ran_s: float) -> bool:
-        """A batch took so long. True: the workers are not what they seemed to be."""
+        """Learn from a batch that took `ran_s`. True: `is_unequal` has changed."""
         usual_s = self._costs.predict(batch.padded_rows, batch.size)
         if len(self._running.numbers) < 2 or not usual_s:
             return False
@@ -62,22 +62,22 @@ class Pool:
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """By worker: how many times as long a batch takes."""
+        """The slowness of each worker: how many times as long as usual its batches take."""
         return tuple(self.times(number) for number in self._running.numbers)
 
     def faster_power(self) -> float:
-        """How many workers of the usual speed those are worth that are faster than the next."""
+        """The workers that are faster than the next free one, in workers of the usual speed."""
         slow = self.times(self.next_worker())
         times = (self.times(number) for number in self._running.numbers)
         return sum(1.0 / each for each in times if each * _UNEQUAL < slow)
 
     def better_at(self, now: float, batch_s: float, batches: int, waited_s: float) -> float:
-        """When to ask again, where so many waiting batches are better left to those workers that
-        run something now; in the past where a free one should take the first of them.
+        """When to ask again, if the waiting batches are better left to the busy workers.
 
-        It should where the longest that anybody waits gets shorter: the first batch has waited so
-        long and is done when the free worker is; without its help, the last batch is done when the
-        others are done with all of them.
+        In the past if the free worker should take the first batch, which has waited for `waited_s`.
+        It should if that makes the longest wait shorter: the first batch then ends when the free
+        worker is done with it. Otherwise the last of `batches` ends when the busy workers are done
+        with all of them.
         """
         ends = {batch.worker: _end(batch, now) for batch in self._running.batches.values()}
         if not ends:
@@ -93,6 +93,6 @@ class Pool:
 
 
 def _end(batch: Batch, now: float) -> float:
-    """As predicted; of one that takes longer, a tenth of its time from now."""
+    """The predicted end of a running batch; if it is overdue, a little later than now."""
     ran_s = now - batch.fired_at
     return now + max((batch.predicted_s or 0.0) - ran_s, _OVERDUE * ran_s)

@@ -1,10 +1,9 @@
-"""How long a free worker lingers: which window and batch size would have served the latest
-arrivals best.
+"""How long a free worker of a pool waits for more items, and how many rows its batches take.
 
-The last arrivals are replayed against the learned batch times, under one window and batch size
-after the other; whatever would have given the best tail and mean is used from then on. Arrivals
-that do not depend on our answers are the same whatever we decide, so a replay is what would have
-happened. Callers that wait for their answers before they ask again are another matter: `arrivals`.
+The latest arrivals are replayed against the learned batch times, under one window and batch size
+after the other. The setting that would have given the best tail and mean is used from then on.
+Arrivals that do not depend on our answers are the same whatever we decide, so a replay shows what
+would have happened. In a closed loop they do depend on them: see `arrivals`.
 
 The work is done in slices, when there is nothing else to decide, and takes a bounded share of the
 time.
@@ -22,32 +21,32 @@ from headway.core.costs.sizes import WORTH_IT
 from headway.core.policy import Policy
 from headway.core.queueing.running import Running
 
-_MOST = 2048  # arrivals of a replay …
-_LEAST = 256  # … and at least: fewer are replayed over and over
+_MOST = 2048  # arrivals in one replay, at most
+_LEAST = 256  # arrivals in one replay, at least: fewer are repeated
 _FIRST, _EVERY = 16, 512  # arrivals before the first rehearsal, and at most between two
-_STEP_S = 2.5e-6  # what one batch of a replay takes, about: `benchmarks decisions` measures it
-_SHARE = 0.01  # of the time is spent on rehearsing, at most, …
-_LENT_S = 0.1  # … and so much at the start
-_WINDOWS = 8  # are looked at, each half of the one before; the longest: …
-_LONGEST = 4.0  # times what one item takes
-_BETTER = math.log(0.98)  # of the present score: less is chance
-_BAR = 0.8  # of the best tail so far: a better one need not be known exactly
-# Standard deviations of a Poisson count: a size may serve so much less than the rate that was seen.
-# That rate may be chance; a size that is too large costs every request, one that is too small only
-# those of the queue that grows, and it is lifted then.
+_STEP_S = 2.5e-6  # about the time that replaying one batch takes (see `benchmarks decisions`)
+_SHARE = 0.01  # the largest share of the time that rehearsals may take, …
+_LENT_S = 0.1  # … and the seconds that they may take in advance, at the start
+_WINDOWS = 8  # windows that are tried, each half of the one before
+_LONGEST = 4.0  # the longest of them, in batches of one item
+_BETTER = math.log(0.98)  # a new setting must improve the score by this much: less is chance
+_IGNORED = 0.8  # of the best tail so far: a tail shorter than this need not be known exactly
+# A batch size may serve less than the observed rate, by this many standard deviations of a Poisson
+# count: the rate may be high by chance. A size that is too large delays every request; one that is
+# too small delays only the requests of a growing queue, and a growing queue lifts it.
 _CHANCE = 0.5
-_HAND_OVER_S = 50e-6  # to a worker and back: what each batch takes beside what the model takes
+_HAND_OVER_S = 50e-6  # the time for sending a batch to a worker and back
 
 
 class Setting(NamedTuple):
-    """A batch leaves at so many rows, or when its oldest item has waited so long."""
+    """A batch leaves at `cap_rows` rows, or when its oldest item has waited for `window_s`."""
 
     window_s: float
     cap_rows: int
 
 
 class _Round(NamedTuple):
-    """One rehearsal: what is replayed, and what came of it so far."""
+    """One rehearsal: the traffic to replay, and the results so far."""
 
     traffic: Traffic
     rate_rps: float
@@ -60,7 +59,10 @@ class _Round(NamedTuple):
         return self.found[setting].score
 
     def capacity_rps(self, items: int, power: float = 1.0) -> float:
-        """What so many workers can serve that take so many items at once."""
+        """Items per second that these workers serve in batches of `items`.
+
+        `power`: of all of them together, in workers of the usual speed.
+        """
         seconds = self.traffic.seconds
         items = min(items, len(seconds) - 1)
         return items * power / seconds[items]
@@ -76,10 +78,11 @@ class Rehearsal:
         self._met = 0, 1.0  # the size of an item, and its rows, on average
         self._size, self._item_rows = self._met  # when the round began
         self._recent = array("d")  # when items arrived
-        self._arrivals = 0
-        self._due = _FIRST  # arrivals
-        self._since = self._not_before = -math.inf
-        self._work = 0  # so far, in batches of a replay
+        self._arrivals = 0  # in all
+        self._due = _FIRST  # the number of arrivals at which the next round begins, …
+        self._not_before = -math.inf  # … but not before this moment
+        self._since = -math.inf  # when the first round began
+        self._work = 0  # of all rounds so far, in replayed batches
         self._round: Iterator[int] | None = None
         self.setting: Setting | None = None  # None: nothing is known yet
         self._surge = Surge(Sustained())
@@ -92,24 +95,24 @@ class Rehearsal:
         self._arrivals += len(times)
 
     def meet(self, size: int, item_rows: float) -> None:
-        """Items that wait are of that size, and have so many rows, on average."""
+        """Note the average size and rows of the waiting items."""
         self._met = size, item_rows
 
     def cap_now(self, cap_rows: int) -> int:
-        """So many rows at once, or what several workers take instead while more come."""
+        """The rows of a full batch: `cap_rows`, or more while more arrive than was rehearsed."""
         return self._surge.cap_for(cap_rows, self._recent, len(self._recent))
 
     def rows_to_take(self, waiting: int, cap_rows: int) -> int:
-        """Of so many waiting rows, where so many at once are usual."""
+        """How many of `waiting` rows to take, given the usual `cap_rows`."""
         return self._surge.rows_to_take(waiting, cap_rows, self._recent, len(self._recent))
 
     def start_over(self) -> None:
-        """The workers are not what they seemed to be: rehearse at once, and try all settings."""
+        """The speeds of the workers have changed: rehearse at once, and try all settings."""
         self._round, self._due = None, max(_FIRST, self._arrivals)
         self.setting = None
 
     def step(self, now: float) -> None:
-        """Do a little, if something is to be done. (One worker: there is nothing to choose.)"""
+        """Do a slice of the work, if a round is due. (One worker has nothing to choose.)"""
         if self._running.workers == 1:
             return
         if self._round is None:
@@ -124,12 +127,12 @@ class Rehearsal:
             self._work += work
             return
         self._round = None
-        # What the first rounds take is lent: those that follow wait until it is paid back.
+        # The first rounds take their time in advance: later rounds wait until it is made up for.
         self._not_before = self._since + (self.spent_s - _LENT_S) / _SHARE
 
     @property
     def spent_s(self) -> float:
-        """What all rehearsals have taken so far, about."""
+        """About how many seconds all rehearsals have taken so far."""
         return self._work * _STEP_S
 
     def _rehearse(self) -> Iterator[int]:
@@ -141,7 +144,7 @@ class Rehearsal:
         before = before._replace(window_s=min(before.window_s, windows[-1]))
         caps = all_caps = self._caps(round_)
         if before.cap_rows < caps[0]:
-            before = before._replace(cap_rows=caps[0])  # the one in force does not keep up
+            before = before._replace(cap_rows=caps[0])  # the present one is too small
         yield from self._try(before, round_)
         is_wide = self.setting is None or len(self._recent) < _MOST
         if not is_wide:
@@ -156,8 +159,10 @@ class Rehearsal:
         self.setting = self._reached(best if is_better else before, round_, all_caps)
 
     def _reached(self, setting: Setting, round_: _Round, caps: Sequence[int]) -> Setting:
-        """With the least cap that is the same as far as was seen: when more come it is lifted, but
-        one that is too large is not lowered."""
+        """The setting, with the smallest cap that gave the same result in the replay.
+
+        A cap that is too small is lifted when more items arrive; nothing lowers one too large.
+        """
         largest = round(round_.found[setting].largest * self._item_rows)
         least = caps[min(bisect_left(caps, largest), len(caps) - 1)]
         return setting._replace(cap_rows=min(setting.cap_rows, least))
@@ -165,8 +170,8 @@ class Rehearsal:
     def _new_round(self) -> _Round | None:
         self._size, self._item_rows = self._met
         by_rows, scale = self._costs.by_rows(self._size)
-        # What batches take on average. Which of them are slow is chance, and met by another setting
-        # in another place: of settings that are replayed with it, the luckiest would win.
+        # Average batch times. Which batches are slow is chance: if slow batches were replayed, the
+        # luckiest setting would win.
         scale *= self._costs.mean_ratio()
         most = max(1, int(self._max_rows / self._item_rows))
         seconds = [0.0]
@@ -176,8 +181,8 @@ class Rehearsal:
                 return None
             seconds.append(batch_s * scale + _HAND_OVER_S)
         recent = sorted(self._recent[-_MOST:])
-        # Since the first of them: by a clock that has run for months, sums of times round away
-        # what a fast batch takes.
+        # Times count from the first arrival: if the clock has run for months, rounding errors in
+        # sums of its times are as large as a fast batch's time.
         times = [at - recent[0] for at in recent]
         own = len(times)
         span_s = times[-1] * own / (own - 1)
@@ -207,21 +212,21 @@ class Rehearsal:
     def _try(self, setting: Setting, round_: _Round) -> Iterator[int]:
         if setting in round_.found:
             return
-        bar_s, worst = 0.0, math.inf
+        ignored_s, worst = 0.0, math.inf
         if round_.found:
             best = round_.best()
-            bar_s = _BAR * round_.found[best].tail_s
+            ignored_s = _IGNORED * round_.found[best].tail_s
             worst = round_.score(best)
         round_.found[setting] = yield from replay(
             round_.traffic,
             setting.window_s,
-            self._share(setting),
+            self._capped(setting),
             self._running.speeds,
-            bar_s=bar_s,
+            ignored_s=ignored_s,
             worst=worst,
         )
 
-    def _share(self, setting: Setting) -> Capped:
+    def _capped(self, setting: Setting) -> Capped:
         most = self._items(self._costs.best_rows(self._size))
         cap = self._items(min(setting.cap_rows, self._max_rows))
         return Capped(cap, most, self._surge.sustained, self._item_rows)
@@ -235,7 +240,7 @@ class Rehearsal:
         return [0.0, *sorted(windows - {0.0})]
 
     def _caps(self, round_: _Round) -> list[int]:
-        """Those with which the workers keep up."""
+        """The caps with which the workers keep up with the arrivals, ascending."""
         best = self._costs.best_rows(self._size)
         power = sum(1.0 / speed for speed in self._running.speeds)
         sizes = []
@@ -249,8 +254,10 @@ class Rehearsal:
 
 
 def _cap_sizes(max_rows: int, best: int, by_rows: Sequence[float | None]) -> list[int]:
-    """Powers of two, one and a half times each, and the best; where rows are computed in tiles, as
-    many more as take no longer."""
+    """Powers of two, one and a half times each, and the best size.
+
+    If the hardware computes rows in tiles, each is raised to a full tile, which takes no longer.
+    """
     sizes, rows = {max_rows, best}, 1
     while rows < max_rows:
         sizes |= {rows, min(max_rows, 3 * rows // 2)}
@@ -269,6 +276,6 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _around(values: Sequence[_Number], value: _Number) -> list[_Number]:
-    """Those next to it."""
+    """The values next to `value`, and the one at its place."""
     at = bisect_left(values, value)
     return list(values[max(0, at - 1) : at + 2])

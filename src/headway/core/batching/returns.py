@@ -1,9 +1,10 @@
-"""When callers that think are back, and how many of them a batch should start with.
+"""When the callers of a closed loop come back, and how many of them a batch should start with.
 
-A free worker that starts at once with those who are here leaves the others behind: they form a
-batch of their own, and the two groups never meet. A worker that waits for all idles. Between the
-two lies the size at which most are answered, and it follows from how many callers there are, how
-soon they are back, and what batches take.
+Between its answer and its next request, a caller *thinks*. A free worker that starts at once with
+the callers that are back leaves the others behind: they form a batch of their own, and the two
+groups never meet. A worker that waits for all callers idles. The batch size with the most answers
+per second is between the two. It follows from how many callers there are, how soon they are back,
+and how long batches run.
 """
 
 import bisect
@@ -12,32 +13,32 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_BATCHES = 32  # after which returns are remembered, …
-_ENOUGH = 256  # … or so many of them
-_ROUNDS = 8  # batches are followed one by one; of callers that think longer as many stay away
-_STEPS = 4  # until the size of a batch agrees with the time it leaves for thinking
-_LOOKS = 12  # moments at which some are back that are looked at
-_IN_STEP = 0.25  # of what a batch of one takes
-_HALF = 0.5  # of a caller is away: none is
-GAIN = 1.05  # times the answers a second: for less nobody is kept waiting
-EQUAL = 1.01  # times the answers a second: less is no loss
+_BATCHES = 32  # the last batches after which returns are remembered
+_ENOUGH = 256  # returns: older batches are left out once there are this many
+_ROUNDS = 8  # starts a caller may miss that are counted one by one; later ones form a geometric sum
+_STEPS = 4  # iterations until batch size and batch time agree
+_LOOKS = 12  # waits that are tried, out of the times after which callers came back
+_IN_STEP = 0.25  # callers are in step if most return within this part of a batch of one item
+_HALF = 0.5  # if less than half a caller is away, none is
+GAIN = 1.05  # callers are kept waiting only for at least this factor in answers per second
+EQUAL = 1.01  # rates within this factor of each other count as equal
 
 
 class Start(NamedTuple):
     """When a batch leaves in a closed loop."""
 
-    items: float  # of each batch
-    waits: bool  # are they worth a wait, if they are not yet here?
-    rate_rps: float  # answers a second
+    items: float  # in each batch
+    waits: bool  # is a batch held until that many are here?
+    rate_rps: float  # answers per second
 
 
 class Away:
-    """The share of the callers that think which is still away so long after an answer."""
+    """The share of the callers that are still away, by the time since their answer."""
 
     def __init__(self, times: list[float], shares: list[float], hazard: float) -> None:
-        self.times = times  # ascending, of each that came back
-        self._shares = shares  # since then
-        self._hazard = hazard  # of one caller, beyond what was seen
+        self.times = times  # after which a caller came back, ascending
+        self._shares = shares  # still away after each of these times
+        self._hazard = hazard  # returns per caller and second, beyond the last of these times
 
     def at(self, seconds: float) -> float:
         i = bisect.bisect_right(self.times, seconds) - 1
@@ -48,19 +49,19 @@ class Away:
         return self._shares[i] * math.exp((self.times[i] - seconds) * self._hazard)
 
     def is_in_step(self, alone_s: float) -> bool:
-        """Are most callers back so close to each other that it is no chance?"""
+        """Do most callers come back so close to each other that it is no coincidence?"""
         few = len(self.times) // 10
         spread_s = self.times[-1 - few] - self.times[few]
         return spread_s <= min(_IN_STEP * alone_s, self.times[len(self.times) // 2])
 
 
 class _Seen(NamedTuple):
-    """What came of one answer."""
+    """Which callers came back after one batch was answered."""
 
     at: float
-    came: Sequence[float]  # when callers came, …
-    seen_s: float  # … until the next answer
-    thinking: int  # these, and those that did not come
+    came: Sequence[float]  # when callers came, until the next answer
+    seen_s: float  # from this answer to the next
+    thinking: int  # callers that came, and callers that did not
 
 
 class Returns:
@@ -68,15 +69,16 @@ class Returns:
         self._seen: deque[_Seen] = deque(maxlen=_BATCHES)
 
     def learn(self, came: Sequence[float], since: float, until: float, thinking: int) -> None:
-        """Of so many callers that thought since an answer, these came until the next one."""
+        """Learn that of `thinking` callers idle since an answer, those in `came` returned before
+        the next one."""
         self._seen.append(_Seen(since, came, until - since, max(thinking, len(came))))
 
     def away(self) -> Away | None:
-        """By Kaplan and Meier: who is not back by the next answer is lost from sight, no more.
-        None: nobody came back yet.
+        """The survival curve of absences, by Kaplan and Meier. None: no caller came back yet.
 
-        Of batches after which few were away nothing is learned: callers that wait for each other
-        do not come while others of them are here.
+        A caller that is not back by the next answer counts as late, not as gone. Batches after
+        which few callers were away are left out: callers that wait for each other do not come
+        while others of them are here.
         """
         most = max([each.thinking for each in self._seen], default=0)
         gaps: list[float] = []
@@ -106,12 +108,11 @@ class Returns:
 
 
 def starts(away: Away, callers: int, seconds: Sequence[float], most: int) -> list[Start]:
-    """What comes of each wait that is worth a look; the first is of none at all.
+    """The start that results from each wait worth trying; the first is without a wait.
 
-    `seconds`: what a batch takes, by items, up to `most`. Batches start at equal distances: one
-    batch's time, and the wait before it. Who is back before the next one starts joins it. So of all
-    callers, each batch has one part of as many as a caller meets starts from one of its own to the
-    next.
+    `seconds`: the time of a batch, by items, up to `most`. Suppose a batch starts every l + w
+    seconds: its own time l, and the wait w before it. A caller that is back before a start joins
+    that batch. So if a caller joins every k-th batch on average, each batch has callers ÷ k items.
     """
     times, all_ = away.times, min(callers, most)
     looks = times[:: max(1, len(times) // _LOOKS)]
@@ -122,13 +123,16 @@ def starts(away: Away, callers: int, seconds: Sequence[float], most: int) -> lis
 
 
 def together(away: Away, callers: int, seconds: Sequence[float], most: int) -> Start:
-    """All of them, always."""
+    """The start that always waits for all callers, up to `most`."""
     all_ = min(callers, most)
     return Start(float(all_), True, all_ / (seconds[all_] + _all_back_s(away, callers)))
 
 
 def best_of(found: Sequence[Start]) -> Start:
-    """Of those that are as good as the best the largest: who is left behind waits for two."""
+    """The largest start whose rate is as good as the best.
+
+    The largest, because a caller that is left behind waits for two batches.
+    """
     best_rps = max([each.rate_rps for each in found])
     return max([each for each in found if each.rate_rps * EQUAL >= best_rps])
 
@@ -139,7 +143,7 @@ def _all_back_s(away: Away, callers: int) -> float:
 
 
 def _at(wait_s: float, away: Away, callers: int, seconds: Sequence[float], most: int) -> Start:
-    """With this wait before each batch."""
+    """The start that results from a wait of `wait_s` before each batch."""
     items = float(min(callers, most))
     missed = away.at(wait_s)
     if missed * callers < _HALF:

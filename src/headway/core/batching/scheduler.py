@@ -68,7 +68,7 @@ class Scheduler:
         self._admission = Admission(policy, self.costs, self._queue, self._running)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
-        # Does a batch run at other figures than its rows and its largest size?
+        # May the model run other numbers than the batch's rows and largest size?
         self._is_padded = self._is_packed or bool(policy.batch_sizes or policy.pad_sizes)
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
@@ -91,23 +91,23 @@ class Scheduler:
         self._batches = 0
         self._draining = False
         self._max_queue = policy.max_queue
-        self._learns = self._rule is auto  # the others wait as they are told
+        self._learns = self._rule is auto  # the other rules use given waits
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._may_shed = policy.slo_s is not None and policy.firing is Firing.AUTO
 
     # ---- what happens
 
     def submit(self, item: Item) -> None:
-        """Queue an item, or raise why not."""
+        """Queue an item, or raise the reason for refusing it."""
         queue = self._queue
-        # Like all waiting items: nothing to check or to weigh.
+        # An item like all waiting ones needs no checks.
         if queue.rows >= self._max_queue or not queue.push_alike(item):
             self._submit_carefully(item)
         if self._learns:
             self._arrivals.arrived(item.arrived_at, queue.items + self._running.items)
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
-        """Queue several items that differ only in id and time; returns the refused, and why."""
+        """Queue items that differ only in id and time. Returns refused items and the reasons."""
         queue = self._queue
         here = queue.items + self._running.items
         is_room = queue.rows + len(items) <= self._max_queue
@@ -118,7 +118,7 @@ class Scheduler:
         return []
 
     def submit_each(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
-        """Queue several items, each on its own; returns the refused, and why."""
+        """Queue items, each on its own. Returns refused items and the reasons."""
         refused: list[tuple[Item, HeadwayError]] = []
         for item in items:
             try:
@@ -144,8 +144,11 @@ class Scheduler:
         return bool(self._suspects.cases) and self._suspects.remove(item_id)
 
     def finish(self, batch: Batch, now: float, *, ran_s: float | None = None) -> None:
-        """The batch has left its worker. `ran_s`: what the model took; None if that says nothing
-        about its speed (it failed, or was cut short)."""
+        """The batch has left its worker.
+
+        `ran_s`: the model's time; None if that is no measure of its speed (the batch failed, or
+        was cut short).
+        """
         self._leave_worker(batch)
         if ran_s is not None:
             self._observe(batch, ran_s)
@@ -175,10 +178,10 @@ class Scheduler:
         reason: str = "",
         out_of_memory: bool = False,
     ) -> None:
-        """The batch's worker was lost, and with it what it computed.
+        """The batch's worker was lost, and with it the results.
 
-        Those of it whose callers are still `waiting` run again, by themselves, for as long as that
-        costs no more than `max_losses` further workers; the others are refused.
+        The items in `waiting`, whose callers are still there, run again without others, until that
+        has cost `max_losses` further workers. The remaining items are refused.
         """
         self._leave_worker(batch)
         verdict = self._suspects.lost(
@@ -190,7 +193,7 @@ class Scheduler:
             self._refused.append(Refusal(item, RefusalReason.WORKER_LOST, detail=reason))
 
     def does_not_fit(self, misfit: Misfit) -> None:
-        """A batch ran out of memory: make none like it for a while."""
+        """A batch ran out of memory: compose none as large for a while."""
         self._fitting.failed(misfit)
 
     def _leave_worker(self, batch: Batch) -> None:
@@ -198,29 +201,31 @@ class Scheduler:
         self._admission.left(batch)
 
     def set_workers(self, workers: int | Sequence[int]) -> None:
-        """So many there are now, or these, by number. With none, everything waits; the queue stays
-        bounded."""
+        """Set the number of workers, or the numbers of those that are up.
+
+        Without workers all items wait; the queue stays bounded.
+        """
         self._running.set_workers(range(workers) if isinstance(workers, int) else workers)
         self._admission.reconsider()
 
     def drain(self) -> None:
-        """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
+        """From now on queued items leave as soon as a worker is free, without a wait."""
         self._draining = True
 
     def learn(self, table: CostTable) -> None:
-        """Warm-up is over: from now on this is what batches cost."""
+        """Use this cost table from now on: the warm-up is over."""
         self.costs.adopt(table)
         self._admission.reconsider()
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants share by these from now on; absent: 1."""
+        """Use these weights of tenants from now on; a tenant that is absent has 1."""
         self._queue.weigh(weights)
         self._admission.reconsider()
 
     # ---- what to do
 
     def next_action(self, now: float) -> Action:
-        """Call until it answers `Wait`, after every event and at the moment it names."""
+        """Call until it returns `Wait`, after every event and at the moment that `Wait` names."""
         queue = self._queue
         if self._refused or queue.has_expired(now):
             return self._refuse(now)
@@ -255,7 +260,7 @@ class Scheduler:
         is_aged = now - first.arrived_at > self.policy.ageing_s
         if lane is not None and not is_aged and lane.priority < first.priority:
             return None
-        self._idle_since = now  # nobody waits on purpose here
+        self._idle_since = now  # these items do not linger
         items = suspects.take(first)
         rows, size = sum(item.rows for item in items), max(item.size for item in items)
         run = self._start(items, rows, size, FireReason.RETRY, self.cap_rows, now)
@@ -266,7 +271,7 @@ class Scheduler:
         aged_turn = self._queue.has_aged(now)
         if self._draining:
             lane = self._queue.lead(now, aged_turn=aged_turn)
-            assert lane is not None, "nobody waits"
+            assert lane is not None, "draining, but no item waits"
             return Fire(lane, FireReason.DRAIN)
         assert self._idle_since is not None
         return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
@@ -376,12 +381,12 @@ class Scheduler:
 
     @property
     def queued_s(self) -> float:
-        """Seconds of work waiting."""
+        """The seconds of work in the queue."""
         return self._admission.queued_s(self.cap_rows)
 
     @property
     def may_refuse(self) -> bool:
-        """Is somebody to be refused now, or may have to be before the next event?"""
+        """May an item have to be refused before the next event?"""
         return self._queue.has_deadlines or bool(self._refused) or bool(self._suspects.cases)
 
     @property

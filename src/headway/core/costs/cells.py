@@ -1,8 +1,8 @@
-"""What batches of one size take: probed, then refined by what is observed."""
+"""The time of batches of one size: probed, then refined by observations."""
 
-TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first calls are slow)
-_REFINE_RATE = 0.01  # of an observation goes into its cell, once many were seen
-_MOST_CHANGE = 0.02  # of what was probed, by one observation
+TRUSTED_SAMPLES = 3  # with fewer samples, a cell is not used (first calls are slow)
+_REFINE_RATE = 0.01  # the least weight of the newest observation in its cell
+_MOST_CHANGE = 0.02  # one observation changes a probed cell by at most this part
 
 
 class Cell:
@@ -16,12 +16,12 @@ class Cell:
         self.was_probed = was_probed
         self.seconds = seconds
         self.samples = samples
-        self.seen_at = seen_at  # by the number of batches observed
-        self.last_s = 0.0  # what the last batch took; 0: none was seen
+        self.seen_at = seen_at  # as a number of observed batches
+        self.last_s = 0.0  # the time of the last batch; 0: none was observed
 
     def refine(self, seconds: float) -> None:
         self.samples += 1
-        if self.samples <= 2:  # a first call pays for what is loaded lazily; the faster one is true
+        if self.samples <= 2:  # a first call includes lazy loading
             self.seconds = min(self.seconds, seconds)
             return
         change_s = (seconds - self.seconds) * max(1 / self.samples, _REFINE_RATE)
@@ -31,7 +31,7 @@ class Cell:
         self.seconds += change_s
 
     def try_again(self, seconds: float) -> None:
-        """Too slow may be an accident. Too fast is not, and what a trial looks for."""
+        """Enter the time of a trial. A slow time may be chance; a fast one is never chance."""
         self.seconds = min(seconds, (self.seconds + seconds) / 2)
 
     @property

@@ -1,9 +1,9 @@
 """How long a batch takes, by its rows and the size it is padded to.
 
-The table comes from probes at warm-up and is refined by what is observed; a cell that was never run
+The table comes from probes at warm-up, and observed batches refine it. A cell that was never run
 stays unknown, and an unknown cost never justifies a refusal. Batch time need not be a line: whether
-one more row pays is read from the table, not assumed. Where items do not vary in size, every row
-count that is served gets a cell of its own, so steps between the probed sizes are found.
+one more row pays is read from the table, not assumed. If items do not vary in size, every number of
+rows that is served gets a cell of its own, so steps between the probed sizes are found.
 """
 
 import bisect
@@ -29,21 +29,21 @@ from headway.core.costs.sizes import (
 )
 from headway.core.costs.table import CostTable
 
-_PROBED_SAMPLES = 50  # what a probe counts for, against single observations
-_UNSTEADY_SAMPLES = 5  # … where batches of one size take now more and now less:
-_STEADY = 0.05  # up to this spread they do not
-_GUESSED_SAMPLES = 4  # what a line between two cells counts for
-_SCALE_RATE = 0.05  # of each observation goes into the speed of the whole model …
-_LATELY_RATE = 0.25  # of each goes into how far off batches of any size are at present:
-_ALL_OFF = 0.1  # where that is more than this and their spread, the size is not to blame
-_OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
-_STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
-_REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
-_REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
-# Where nothing was probed but items differ.
+_PROBED_SAMPLES = 50  # a probe counts as this many observations, …
+_UNSTEADY_SAMPLES = 5  # … or as this many if the times of equal batches vary
+_STEADY = 0.05  # up to this spread, the times of equal batches count as constant
+_GUESSED_SAMPLES = 4  # a value interpolated between two cells counts as this many observations
+_SCALE_RATE = 0.05  # the weight of the newest observation in the scale of all times, …
+_LATELY_RATE = 0.25  # … and in the recent ratio of observed to predicted times
+_ALL_OFF = 0.1  # if that ratio is off by more than this and the spread, no single size is corrected
+_OUTLIER = 2.0  # one observation is clipped to this factor of the prediction
+_STRAYS_KNOWN = 16  # observed variations after which they replace the table's spread
+_REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup, …
+_REDRAW_EVERY = 256  # … and of the curves for planning, of which there are many
+# The sizes of the table if nothing was probed but items differ in size.
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))
-_MOST_CELLS = 256  # row counts with a cell of their own; and strays that are kept
-_TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
+_MOST_CELLS = 256  # row counts with a cell of their own; also the number of kept variations
+_TRIAL_SHARE = 0.005  # the largest share of the running time that trials may waste
 
 
 class Costs:
@@ -65,25 +65,26 @@ class Costs:
         self._was_probed = False
         self._cells: dict[tuple[int, int], Cell] = {}  # by rows, and by index into sizes
         self._errors = Errors()
+        # Relative differences between successive times of one cell.
         self._strays: deque[float] = deque(maxlen=_MOST_CELLS)
         self._observed = 0
-        self.version = 0  # of what is derived from the cells: anew whenever they are looked at
-        self._scale = 1.0  # how much slower the model is now than the cells say, at any size
-        self._lately = 1.0  # what the last batches took, to what was predicted
-        self._curve: list[float | None] = []  # the one of size 0: where nothing varies
+        self.version = 0  # grows whenever the curves derived from the cells are discarded
+        self._scale = 1.0  # the factor between present times and the cells, for all sizes
+        self._lately = 1.0  # the recent ratio of observed to predicted times
+        self._curve: list[float | None] = []  # for size 0: items do not vary in size
         self._curve_by_size: dict[int, list[float | None]] = {}
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
         self._peaks: dict[int, list[int]] = {}
-        self._trial: tuple[int, int] | None = None  # the cell that is tried again, if one is
-        self._trials_failed = 0  # in a row: the next one waits longer
-        self._ran_s = 0.0  # since the last one
+        self._trial: tuple[int, int] | None = None  # the cell that is timed again, if one is
+        self._trials_failed = 0  # in a row: each delays the next trial
+        self._ran_s = 0.0  # the running time since the last trial
         self._curves: dict[int, tuple[list[float], list[int]]] = {}
         if table:
             self.adopt(table)
 
     def adopt(self, table: CostTable) -> None:
-        """Start from this table; what was learned before is forgotten."""
+        """Start from this table, and forget earlier observations."""
         beyond = (rows for rows in probe_rows(self._max_rows, coarse=True) if rows > table.rows[-1])
         self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
@@ -99,7 +100,7 @@ class Costs:
         self._forget_derived()
 
     def predict(self, rows: int, size: int = 0) -> float | None:
-        """Expected seconds for a batch of that shape; None where nothing is known."""
+        """Expected seconds for a batch of `rows` padded to `size`; None: unknown."""
         if size:
             seconds = interpolated(self._points(size), rows, extend=self._was_probed)
         else:
@@ -112,40 +113,42 @@ class Costs:
         return None if seconds is None else seconds * self._scale
 
     def by_rows(self, size: int = 0) -> tuple[list[float | None], float]:
-        """As `predict` at 0…max_rows rows: seconds, and what each is to be multiplied by."""
+        """The seconds of `predict` at 0…max_rows rows, and a factor to multiply each with."""
         return self._by_rows(size), self._scale
 
     def error_at(self, percent: float) -> float:
-        """The relative error of predictions at that percentile: 0.1 where a batch took 10 % longer
-        than predicted; 0 while too little is known."""
+        """The relative error of predictions at that percentile; 0 while too little is known.
+
+        It is 0.1 if a batch took 10 % longer than predicted.
+        """
         return self._errors.at(percent)
 
     def mean_ratio(self) -> float:
-        """What batches took lately, to what was predicted, on average: stragglers count."""
+        """The mean ratio of observed to predicted times lately, including stragglers."""
         return 1.0 + self._errors.mean
 
     @property
     def spread(self) -> float:
-        """How far apart the times of like batches are: 0.1 is 10 %. Stragglers do not count."""
+        """How much the times of equal batches vary, without stragglers: 0.1 is 10 %."""
         if len(self._strays) >= _STRAYS_KNOWN:
             return sorted(self._strays)[len(self._strays) // 2]
         return (self.error_at(84.0) - self.error_at(16.0)) / 2
 
     @property
     def is_steady(self) -> bool:
-        """Do like batches always take the same?"""
+        """Do equal batches always take about the same time?"""
         return self.spread < _STEADY
 
     def margin_s(self, rows: int, size: int = 0) -> float:
-        """What to add so that a prediction holds at the percentile asked for."""
+        """The seconds to add so that a prediction holds at the configured percentile."""
         spread = self.error_at(self._percentile) - self.error_at(50.0)
         return max(0.0, spread) * (self.predict(rows, size) or 0.0)
 
     def best_rows(self, size: int = 0) -> int:
         """The batch size with the most rows per second; larger ones do not pay.
 
-        A larger one that has not been seen for long is named instead, for one batch: a table that
-        was measured on a busy machine must not stay wrong for ever.
+        For one batch at a time, it may be a larger size that was not timed for long, to time it
+        again: a table that was measured on a busy machine must not stay wrong for ever.
         """
         if size:
             size = size_class(size)
@@ -155,10 +158,10 @@ class Costs:
         return best
 
     def paying_rows(self, waiting: int, size: int = 0) -> int:
-        """How many of so many waiting rows share a batch: as many as pay.
+        """How many of `waiting` rows to put in one batch for the best rate.
 
-        Not with a begun tile that makes it serve clearly fewer rows a second; and only half of
-        them, if as many are served a second then: the first are answered sooner.
+        A partly filled tile is left out if it clearly lowers the rate. If half of the rows have the
+        same rate, only half are put in the batch, because they are answered sooner.
         """
         most = min(waiting, self.best_rows(size))
         by_rows = self._by_rows(size)
@@ -180,8 +183,7 @@ class Costs:
         return part
 
     def _peaks_at(self, size: int) -> list[int]:
-        """Sizes that a row more would make clearly worse: full tiles, and the best size. (A table
-        may know larger batches than are made now.)"""
+        """Sizes at which one more row clearly lowers the rate: full tiles, and the best size."""
         peaks = self._peaks.get(size)
         if peaks is None:
             points = self._points(size)
@@ -205,7 +207,7 @@ class Costs:
         return curve
 
     def observe(self, rows: int, size: int, seconds: float) -> None:
-        """A batch of that shape took so long."""
+        """Learn that a batch of `rows` padded to `size` took `seconds`."""
         if seconds <= 0:
             return
         if size and self._sizes is None and not self._was_probed:
@@ -224,8 +226,8 @@ class Costs:
         if is_trial:
             self._end_trial(at, j, seconds)
         else:
-            # A machine that slows down is slow at every size; if only the size in use were
-            # corrected, others would look better than they are, and be avoided or sought.
+            # A machine that slows down is slow at every size. If only the size in use were
+            # corrected, other sizes would look better than they are, and be chosen instead.
             self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
             if not self._are_all_off(at, j):
                 self._refine(at, j, rows, size, seconds, predicted)
@@ -239,9 +241,11 @@ class Costs:
             self._forget_derived()
 
     def _are_all_off(self, at: int, j: int) -> bool:
-        """Has the whole model become slower or faster since this size was probed (another worker
-        shares its device now, say)? Then an observation says nothing of one size. Batches that
-        always vary are further off by chance."""
+        """Has the whole model become slower or faster since this size was probed?
+
+        (For example, because another worker shares its device now.) Then the observation says
+        nothing about this size. Differences within the usual spread are chance.
+        """
         cell = self._cells.get((at, j))
         if cell is None or not cell.was_probed:
             return False
@@ -287,7 +291,7 @@ class Costs:
     # ---- reading the grid
 
     def _cell_at(self, rows: int, predicted: float | None) -> int:
-        """Its own cell, where items are alike and something is known of it; else the nearest."""
+        """The rows of the cell to refine: its own cell if items are alike; else the nearest."""
         axis = self._rows
         i = nearest(axis, rows)
         if axis[i] == rows or self._sizes is not None or self._batch_sizes or predicted is None:
@@ -299,7 +303,7 @@ class Costs:
         return rows
 
     def _moved_to_cell(self, at: int, j: int, ratio: float) -> float | None:
-        """Where the observation would lie at the cell itself, given how far off it was."""
+        """The time to enter into the cell, for an observation `ratio` times the prediction."""
         size = self._sizes[j] if self._sizes else 0
         at_cell = self.predict(min(at, self._max_rows), size)
         return None if at_cell is None else ratio * at_cell / self._scale
@@ -317,7 +321,7 @@ class Costs:
         return curve
 
     def _points(self, size: int) -> Points:
-        """What is known at that size, by rows; kept until the cells change."""
+        """The known times at that size, by rows; kept until the cells change."""
         size = size_class(size)
         points = self._points_by_size.get(size)
         if points is None:
@@ -372,12 +376,12 @@ class Costs:
             return self._max_rows
         last, last_s = points[-1]
         if last / last_s >= best_rate(points) and self._largest_known() < self._max_rows:
-            return self._max_rows  # the best known is the largest known: larger may be better still
+            return self._max_rows  # the largest known size is the best: a larger one may be better
         best_rows = best_of(points)
         return self._to_try_again(points, best_rows, size) or best_rows
 
     def _to_try_again(self, points: Points, best_rows: int, size: int) -> int | None:
-        """The larger size that was not timed for longest, if it may be tried now."""
+        """The larger size that was timed longest ago, if it may be timed again now."""
         j = self._size_index(size)
         if self._trial is not None:
             return self._trial[0] if self._trial[1] == j and self._trial[0] > best_rows else None

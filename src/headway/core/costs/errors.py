@@ -1,4 +1,4 @@
-"""How far off predictions were lately."""
+"""The errors of recent predictions."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ _KEPT = 256
 
 
 class Errors:
-    """Relative errors: 0.1 where a batch took 10 % longer than predicted."""
+    """Relative errors: 0.1 if a batch took 10 % longer than predicted."""
 
     def __init__(self, errors: Iterable[float] = ()) -> None:
         self._errors: deque[float] = deque(errors, maxlen=_KEPT)
@@ -15,7 +15,7 @@ class Errors:
         self._at: dict[float, float] = {}  # by percentile
 
     def add(self, error: float) -> None:
-        """It counts from the next time on that `forget_derived` is called."""
+        """Add an error. It counts after the next `forget_derived`."""
         self._errors.append(error)
 
     def forget_derived(self) -> None:

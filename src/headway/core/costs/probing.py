@@ -1,20 +1,22 @@
 """Which batch sizes to time at warm-up, and in which order.
 
-Batch time is rarely a line. Rows are computed in tiles, so one row more than a power of two may
-take as long as the next power; and a best size need not be a power of two. A table of powers alone
-would miss both.
+Batch time is rarely a line. Hardware computes rows in tiles, so one row more than a power of two
+may take as long as the next power, and the best size need not be a power of two. A table of powers
+alone would miss both.
 """
 
 from collections.abc import Mapping
 
 _REFINEMENTS = 4  # sizes timed around the best one, at most
-_FINE = 16  # no closer to the best size than this part of it
+_FINE = 16  # gaps beside the best size are halved down to the size divided by this
 
 
 def probe_rows(max_rows: int, *, coarse: bool = False) -> list[int]:
-    """The batch sizes to time: powers of two, half-way between them, one row more than each of
-    those, and the largest. `coarse`: powers of two and the largest, where every size is timed at
-    many lengths."""
+    """The batch sizes to time.
+
+    They are powers of two, sizes half-way between them, one row more than each, and the largest.
+    `coarse`: powers of two and the largest only, because each is timed at many item sizes.
+    """
     rows = {max_rows}
     power = 1
     while power < max_rows:
@@ -26,7 +28,7 @@ def probe_rows(max_rows: int, *, coarse: bool = False) -> list[int]:
 
 
 def probe_order(max_rows: int, *, coarse: bool = False) -> list[int]:
-    """The same sizes, powers of two first: a warm-up that is cut short knows the whole range."""
+    """The same sizes, powers of two first: a warm-up that is cut short covers the whole range."""
     powers = probe_rows(max_rows, coarse=True)
     more = [] if coarse else probe_rows(max_rows)
     return powers + [rows for rows in more if rows not in powers]
@@ -35,8 +37,8 @@ def probe_order(max_rows: int, *, coarse: bool = False) -> list[int]:
 def next_probe(seconds: Mapping[int, float], max_rows: int) -> int | None:
     """The size to time next, given those timed so far. None: enough is known.
 
-    First those of `probe_order`; then the wider gap beside the best size is halved until the gaps
-    are narrow.
+    The sizes of `probe_order` come first. Then the wider gap beside the best size is halved until
+    both gaps are narrow.
     """
     for rows in probe_order(max_rows):
         if rows not in seconds:

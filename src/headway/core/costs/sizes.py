@@ -1,4 +1,4 @@
-"""What follows from batch times: the size with the best rate, and curves for planning.
+"""Derives from batch times the size with the best rate, and curves for planning.
 
 Pure functions of measured points (rows, seconds), ascending in rows.
 """
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Final
 
 WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
-_BATCH_SHARE = 1 / 3  # of what a batch takes whatever is in it counts in a plan
+_BATCH_SHARE = 1 / 3  # the part of a batch's fixed time that counts in a plan
 
 Points = list[tuple[int, float]]
 
 
 def best_rate(points: Points) -> float:
-    """The most rows a second."""
+    """The most rows per second."""
     best = 0.0
     for rows, seconds in points:
         best = max(best, rows / seconds)
@@ -23,9 +23,9 @@ def best_rate(points: Points) -> float:
 
 
 def best_of(points: Points) -> int:
-    """The rows with the best rate; of sizes as good as equal the largest.
+    """The rows with the best rate; of nearly equal rates, the largest rows.
 
-    A rate that probes cannot tell apart from the best must not shrink batches.
+    A difference that probes cannot measure must not make batches smaller.
     """
     enough = best_rate(points) * (1 - WORTH_IT)
     return max([rows for rows, seconds in points if rows / seconds >= enough])
@@ -34,8 +34,8 @@ def best_of(points: Points) -> int:
 def smoothed(points: Points, weights: Sequence[float]) -> Points:
     """The nearest curve that never falls: more rows do not take less time.
 
-    Where neighbours contradict each other both become their weighted mean, so that one noisy size
-    does not look better than it is.
+    If a point is below the one before, both become their weighted mean, so that one noisy size does
+    not look better than it is.
     """
     blocks: list[list[float]] = []  # seconds, weight, how many points
     for (_, seconds), weight in zip(points, weights, strict=True):
@@ -53,11 +53,11 @@ def smoothed(points: Points, weights: Sequence[float]) -> Points:
 
 
 def steadied(points: Points, weights: Sequence[float], spread: float) -> Points:
-    """Points that were seen too rarely for how much batch times vary, drawn towards the line
-    through all of them: of many noisy sizes, the best would be the luckiest.
+    """Points moved towards the line through all of them, if they have too few observations.
 
-    Each point counts for as many batches as it was seen, the line for as many as it takes to know
-    a mean of that spread to within `WORTH_IT`.
+    Otherwise the best of many noisy sizes would be the luckiest. Each point has the weight of its
+    observations. The line has the weight of as many as a mean with that spread needs to be exact to
+    `WORTH_IT`.
     """
     enough = (spread / WORTH_IT) ** 2
     if enough < 1.0 or len(points) <= 2:  # through two, a line says nothing new
@@ -97,14 +97,14 @@ def line_through(points: Points, max_rows: int) -> list[float]:
 def planning_curve(
     points: Points, max_rows: int, batch_sizes: Sequence[int]
 ) -> tuple[list[float], list[int]]:
-    """For planning, by rows: the time of a batch of that size, and of all smaller ones and
-    itself the one with the best rate.
+    """Two lists for planning, by rows: the time of a batch, and the rows with the best rate among
+    all numbers up to that.
 
-    With fixed batch sizes, of what is run for so many rows. More than one row must pay by more
-    than probes can tell: where they cannot, each is better off alone. The fixed part of
-    a batch's time counts only in part: an item that is left out now meets more of its size in the
-    next plan, so sharing a batch with much padding is worth less than one plan alone says. It
-    counts in full for the best rate, which is for many of one size.
+    With fixed batch sizes, the times are of the size that the model runs. Times of several rows
+    are raised by `WORTH_IT`: if probes cannot measure a gain, items run alone. Only a part of the
+    fixed time of a batch counts: an item that is left out now finds more items of its size in the
+    next plan, so sharing a batch with much padding gains less than one plan shows. For the best
+    rate the fixed time counts in full.
     """
     by_rows = line_through(points, max_rows)
     spared_s = (1.0 - _BATCH_SHARE) * _fixed_s(points)
@@ -125,7 +125,7 @@ def _run_rows(rows: int, sizes: Sequence[int]) -> int:
 
 
 def _fixed_s(points: Points) -> float:
-    """What a batch takes however few are in it: where the line through the ends meets no rows."""
+    """The time of a batch independent of its rows: the line through both ends, at 0 rows."""
     (first_rows, first_s), (last_rows, last_s) = points[0], points[-1]
     if first_rows == last_rows:
         return 0.0
@@ -134,9 +134,9 @@ def _fixed_s(points: Points) -> float:
 
 
 def interpolated(points: Points, rows: int, *, extend: bool) -> float | None:
-    """Between known points a line; below the first, the first.
+    """The time at `rows`: on a line between two points, or that of the first point.
 
-    Beyond the last: in proportion to the rows where the model was probed, otherwise unknown.
+    Beyond the last point: in proportion to the rows if `extend`, otherwise unknown.
     """
     if not points:
         return None
@@ -166,7 +166,7 @@ def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | Non
 
 
 def size_class(size: int) -> int:
-    """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
+    """The size rounded up to one of 16 steps per octave, so that few curves are kept."""
     return _SIZE_CLASSES[size] if 0 <= size < _SMALL else _find_size_class(size)
 
 

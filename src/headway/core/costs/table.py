@@ -1,4 +1,4 @@
-"""Batch times as measured: the table that a warm-up makes, and its JSON form."""
+"""Measured batch times: the table that a warm-up makes, and its JSON form."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 from headway.core.policy import MOST_COUNT, MOST_ROWS, tuple_of
 from headway.errors import ConfigError
 
-_MOST_ERROR = 1e6  # times the time that was expected
+_MOST_ERROR = 1e6  # relative to the expected time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class CostTable:
             raise ConfigError(f"must be from -1 to {_MOST_ERROR:g}", field="errors")
 
     def _take_lists(self) -> None:
-        """And numpy's numbers: compiled code takes nothing but tuples of Python's own."""
+        """Convert lists and numpy's numbers: compiled code needs tuples of Python numbers."""
         taken: dict[str, object] = {
             "rows": tuple_of("rows", self.rows),
             "seconds": _cells("ms", self.seconds, float),
@@ -96,7 +96,7 @@ def _numbers(name: str, values: object, number: Callable[[Any], Any]) -> tuple[A
 
 def _check_axis(name: str, axis: tuple[int, ...]) -> None:
     for number in axis:
-        if type(number) is not int:  # numpy's are none to compiled code
+        if type(number) is not int:  # compiled code does not accept numpy's integers
             raise ConfigError(f"must be whole numbers, not {number!r}", field=name)
         if abs(number) > MOST_COUNT:
             raise ConfigError(f"must be at most {MOST_COUNT}", field=name)

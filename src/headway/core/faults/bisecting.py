@@ -1,9 +1,9 @@
 """Who broke the batch? Halve, rerun, and only the culprit fails.
 
-Pure bookkeeping: it names the next group to run and takes what became of it. The number of reruns
-is bounded; past the bound, the remaining suspects share the last error. Running out of memory is no
-item's fault: those groups are halved until they fit, whatever number of reruns that takes (each
-failure halves what is tried, each success clears an item).
+Pure bookkeeping: it names the next group to run and takes its outcome. The number of reruns is
+bounded; after that, the remaining suspects all get the last error. Running out of memory is no
+item's fault: such groups are halved until they fit, without a bound on reruns (each failure halves
+the group, each success clears an item).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MAX_RERUNS = 16  # finds one culprit among 256 (2 × log2), or a few among 64
 class _Suspects(NamedTuple):
     units: range
     error: BaseException
-    too_many: bool  # all that is known against them is that they did not fit together
+    too_many: bool  # they only ran out of memory together
 
 
 class Bisection:
@@ -30,7 +30,7 @@ class Bisection:
         out_of_memory: bool = False,
     ) -> None:
         self.errors: dict[int, BaseException] = {}  # by unit, once known
-        self._all = self._most = units  # that run together
+        self._all = self._most = units  # `_most`: units that may run together
         self._reruns_left = max_reruns
         self._suspects: list[_Suspects] = []
         self._running = range(units)
@@ -59,7 +59,7 @@ class Bisection:
         group = self._running
         middle = len(group) // 2
         if out_of_memory:
-            # Where one alone does not fit, the others were not too many.
+            # If one unit alone does not fit, the number of units was not the cause.
             self._most = middle or self._all
         if not middle:
             self.errors.update((unit, error) for unit in group)

@@ -1,20 +1,20 @@
-"""How many rows fit into memory, by the size of the items: learned from batches that did not.
+"""How many rows fit into memory, by item size: learned from batches that did not fit.
 
-Free memory is never guaranteed: other models, fragmentation and caches change it. So a limit is not
-for ever. It is kept below what failed, and raised a little after enough batches have run at it;
-each time that goes wrong, the next try comes later.
+Free memory changes: other models, fragmentation and caches use it. So no limit is permanent. It is
+set below the batch that failed, and raised a little after enough batches have run at it. Each time
+the larger batch fails, the next attempt comes later.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-PATIENCE = 32  # batches at the limit before more is tried …
-MOST_PATIENCE = 4096  # … doubled each time that did not fit, up to this
+PATIENCE = 32  # batches at the limit before more rows are tried, …
+MOST_PATIENCE = 4096  # … doubled after each failure, up to this
 
 
 class Misfit(NamedTuple):
-    """The smallest batch that ran out of memory, where none of its requests would have alone."""
+    """The smallest batch that ran out of memory although each of its items fits alone."""
 
     rows: int  # as run, padding included
     size: int
@@ -23,21 +23,21 @@ class Misfit(NamedTuple):
 @dataclass(slots=True)
 class _Limit:
     rows: int
-    proven: int = 0  # rows that have run often enough
+    proven: int = 0  # the largest number of rows that has run often enough
     patience: int = PATIENCE
     successes: int = 0
 
 
 class Fitting:
-    """While it has no `limits` (nothing has run out of memory), there is nothing to ask."""
+    """The limits so far. While `limits` is empty, no batch has run out of memory."""
 
     def __init__(self, max_rows: int, batch_sizes: Sequence[int] = ()) -> None:
         self._max_rows = max_rows
-        self._batch_sizes = batch_sizes  # the only ones the model runs at; empty: any
+        self._batch_sizes = batch_sizes  # the only batch sizes that the model runs; empty: any
         self.limits: dict[int, _Limit] = {}  # by bucket: sizes between two powers of two
 
     def rows_at(self, size: int) -> int:
-        """The most rows of a batch whose largest item has this size."""
+        """The most rows of a batch whose largest item has `size`."""
         limit = self._in_force(size)
         return self._max_rows if limit is None else limit.rows
 
@@ -46,15 +46,15 @@ class Fitting:
         limit = self.limits.get(bucket)
         if limit is None:
             limit = self.limits[bucket] = _Limit(self._max_rows)
-        if limit.proven < rows <= limit.rows:  # a try: back to what is known
+        if limit.proven < rows <= limit.rows:  # an attempt failed: back to proven rows
             limit.rows = max(limit.proven, self._half(rows))
             limit.patience = min(2 * limit.patience, MOST_PATIENCE) if limit.proven else PATIENCE
-        elif rows <= limit.proven:  # there is less memory than there was
+        elif rows <= limit.proven:  # less memory is free than before
             limit.rows = limit.proven = self._half(rows)
         limit.successes = 0
 
     def ran(self, rows: int, size: int) -> None:
-        """So many rows did fit."""
+        """A batch of `rows` rows has run."""
         limit = self._in_force(size)
         if limit is None or rows < limit.rows:
             return
@@ -68,7 +68,7 @@ class Fitting:
             limit.rows = self._more(limit.rows)
 
     def _in_force(self, size: int) -> _Limit | None:
-        """Rows that do not fit at one size do not fit at larger ones either."""
+        """The limit for `size`. Rows that do not fit at one size do not fit at larger sizes."""
         bucket = size.bit_length()
         limits = (limit for at, limit in self.limits.items() if at <= bucket)
         return min(limits, key=lambda limit: limit.rows, default=None)

@@ -1,14 +1,14 @@
-"""Which contents have taken workers down lately. Digests only: the contents are others' business.
+"""Remembers which contents have crashed workers lately, by their digests.
 
-Remembered for a while, not for ever: the next version of a model may well take them.
+They are forgotten after a while: the next version of a model may handle them.
 """
 
 KEEP_S = 600.0
-MOST = 1024  # the longest known are forgotten first
+MOST = 1024  # the oldest are forgotten first
 
 
 class PoisonMemory:
-    """False while it knows of none: then no digest needs to be computed."""
+    """False while it is empty: then no digest needs to be computed."""
 
     def __init__(self, keep_s: float = KEEP_S, most: int = MOST) -> None:
         self._keep_s = keep_s

@@ -1,9 +1,9 @@
 """One worker's life: when to start it again after it was lost, and when to give up.
 
-Pure: what happens comes in with its time, `next_action` decides what to do. A worker that was lost
-while it served starts again at once, a number of times: the item that makes it crash is found by
-running batches again, and that takes workers. A worker that cannot even start waits longer each
-time. As soon as a batch is answered, or a while has passed without a loss, the count starts again.
+Pure: events come in with their times, `next_action` decides what to do. A worker that was lost
+after it was ready starts again at once, a number of times: finding the item that crashes it takes
+workers. A worker that cannot even start waits longer each time. The count starts again as soon as a
+batch is answered, or after a while without a loss.
 """
 
 import math
@@ -42,14 +42,14 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start it now; then say `ready` or `ended`."""
+    """Start the worker now; then call `ready` or `ended`."""
 
 
 WorkerAction: TypeAlias = StartWorker | Wait
 
 
 class Supervision:
-    """Call `next_action` after everything that happens."""
+    """Call `next_action` after every event."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
@@ -77,7 +77,7 @@ class Supervision:
         self._ready_at = now
 
     def ended(self, now: float, reason: str, *, has_answered: bool) -> None:
-        """The worker is gone. `has_answered`: a batch, since it was ready."""
+        """The worker is gone. `has_answered`: it answered a batch since it was ready."""
         if self.state in (WorkerState.STOPPED, WorkerState.FAILED):
             return
         was_ready = self.state is WorkerState.READY
@@ -93,7 +93,7 @@ class Supervision:
         self._start_at = now + self._policy.wait_s(self._failures, was_ready=was_ready)
 
     def fail(self, reason: str) -> None:
-        """Give it up now, whatever it does."""
+        """Give the worker up now, in any state."""
         self.state, self.last_error = WorkerState.FAILED, reason
 
     def stop(self) -> None:

@@ -1,9 +1,9 @@
-"""Items that lost their worker: they run again, by themselves, until all are cleared or blamed.
+"""Items that lost their worker: they run again, without others, until all are cleared or blamed.
 
-A worker may be lost to anything: a signal, the kernel, an item that makes the model crash. So the
-batch it held runs again, without any other item, and is narrowed down while workers go on being
-lost. An item is blamed only after its worker has been lost twice with that item *alone* on it. Pure
-bookkeeping: the scheduler decides which of these and all other items is next.
+A worker may be lost for many reasons: a signal, the kernel, an item that makes the model crash. So
+its batch runs again, without any other item, and is split while workers keep being lost. An item is
+blamed only after its worker has been lost twice while it ran that item *alone*. Pure bookkeeping:
+the scheduler decides which of these and all other items is next.
 """
 
 import math
@@ -17,7 +17,7 @@ LOSSES_ALONE = 2  # before an item is blamed: once may have been a coincidence
 LOSSES_OF_MEMORY = (
     8  # before an item that runs out of memory is blamed: others may have used the memory
 )
-SMALL = 8  # fewer items than this wait for the end of the search, and then run together
+SMALL = 8  # smaller groups wait for the end of the search, and then run together
 
 Group: TypeAlias = list[Item]
 
@@ -26,11 +26,11 @@ class Verdict(NamedTuple):
     """Items that will not run any more."""
 
     blamed: list[Item]
-    given_up: list[Item]  # not cleared, and enough workers were lost
+    given_up: list[Item]  # not cleared when the allowed number of workers was lost
 
 
 class Suspects:
-    """Items that lost their worker, while they wait to run again. No `cases`: none."""
+    """Items that lost their worker, while they wait to run again. No `cases`: no such items."""
 
     def __init__(self) -> None:
         self.cases: list[_Case] = []  # open ones
@@ -52,7 +52,7 @@ class Suspects:
     def lost(
         self, batch: Batch, wanted: Sequence[Item], *, max_losses: int, out_of_memory: bool
     ) -> Verdict:
-        """A batch's worker was lost. `wanted`: its items with waiting callers."""
+        """The worker of `batch` was lost. `wanted`: the items with waiting callers."""
         case = self._running.pop(batch.id, None)
         if case is None:
             case = _Case(batch, max_losses)
@@ -66,7 +66,7 @@ class Suspects:
         return verdict
 
     def cleared(self, batch: Batch) -> Misfit | None:
-        """A batch came back. Once its case is closed: what did not fit, if that was all."""
+        """A batch came back. Returns the misfit if its case is closed and only memory was short."""
         case = self._running.pop(batch.id, None)
         if case is None:
             return None
@@ -77,7 +77,7 @@ class Suspects:
         return case.misfit
 
     def remove(self, item_id: int) -> bool:
-        """Its caller is gone. False: it does not wait here."""
+        """The item's caller has left. False: the item does not wait here."""
         case = self._waiting.pop(item_id, None)
         if case is None:
             return False
@@ -95,7 +95,7 @@ class Suspects:
     # ---- which item is next
 
     def first(self) -> Item | None:
-        """The first, in the order of the queue, of the items that may run now."""
+        """The first item that may run now, in the order of the queue."""
         cases = [case for case in self.cases if not case.is_running]
         return min((item for case in cases for item in case.items()), key=_place, default=None)
 
@@ -103,7 +103,7 @@ class Suspects:
         return min((item.deadline for item in self.items()), default=math.inf)
 
     def take(self, first: Item) -> list[Item]:
-        """The items to run next of this item's case. Call `started` with their batch."""
+        """The items of this item's case to run next. Call `started` with their batch."""
         return list(self._waiting[first.id].next_group())
 
     def started(self, batch: Batch) -> None:
@@ -122,10 +122,10 @@ class _Case:
         self._is_new = True
         self._losses_left = max_losses
         self._running: Group = list(batch.items)
-        self._rest: Group = []  # if the running group is cleared, the cause is among these
-        self._guilty: list[Group] = []  # the cause is among each of them, if there is one
+        self._rest: Group = []  # if the running group is cleared, the culprit is among these
+        self._guilty: list[Group] = []  # each contains the culprit, if there is one
         self._aside: list[Group] = []  # suspected only because they shared the batch
-        self._most = len(self._running)  # items in a group
+        self._most = len(self._running)  # items in a group, at most
         self._losses_alone: dict[int, int] = {}  # by item
 
     @property
@@ -138,7 +138,7 @@ class _Case:
         return (item for group in groups for item in group)
 
     def keep(self, wanted: Callable[[Item], bool]) -> None:
-        """Forget all other items: their callers have left."""
+        """Forget all items but the wanted ones: their callers have left."""
         self._guilty = [kept for group in self._guilty if (kept := _kept(group, wanted))]
         self._aside = [kept for group in self._aside if (kept := _kept(group, wanted))]
         self._rest = _kept(self._rest, wanted)
@@ -148,7 +148,7 @@ class _Case:
     def next_group(self) -> Group:
         self.is_running = True
         large = next((group for group in self._aside if len(group) >= SMALL), None)
-        if large is not None:  # probably innocent items first: they wait because of another item
+        if large is not None:  # probably harmless items first: they wait because of another item
             self._aside.remove(large)
             self._running = self._cut(large)
         elif self._guilty:
@@ -166,7 +166,7 @@ class _Case:
             self._aside.append(group[self._most :])
         return group[: self._most]
 
-    # ---- what became of it
+    # ---- the outcome
 
     def cleared(self) -> None:
         if self._rest:
@@ -181,7 +181,7 @@ class _Case:
             self._aside.append(rest)
         if not self._losses_left:
             return Verdict([], self._give_up(left))
-        if not out_of_memory or len(ran) == 1:  # each of the others halves what is tried
+        if not out_of_memory or len(ran) == 1:  # a larger group is halved anyway
             self._losses_left -= 1
         if not left:
             return Verdict([], [])
@@ -190,7 +190,7 @@ class _Case:
         if out_of_memory:
             self.misfit = Misfit(batch.padded_rows, batch.size)
             self._most = len(ran) // 2
-        if is_new or out_of_memory:  # most probably it was none of them
+        if is_new or out_of_memory:  # most probably no item is to blame
             half = max(1, len(left) // 2)
             self._aside += [group for group in (left[:half], left[half:]) if group]
         else:
@@ -203,7 +203,7 @@ class _Case:
         if losses < (LOSSES_OF_MEMORY if out_of_memory else LOSSES_ALONE):
             self._guilty.append(group)
             return []
-        self.misfit = None  # it was this one, not the number of them
+        self.misfit = None  # this item is to blame, not the number of rows
         return [item]
 
     def _give_up(self, left: Group) -> list[Item]:

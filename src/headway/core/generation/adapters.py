@@ -17,9 +17,9 @@ class AdapterSlots:
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count - 1, -1, -1))
-        self._slots: dict[str, int] = {}  # by adapter, the first placed first
-        self._users: dict[str, int] = {}  # running sequences; never 0
-        self._idle: dict[str, None] = {}  # in a slot, not held; the longest first
+        self._slots: dict[str, int] = {}  # by adapter, in the order of placing
+        self._users: dict[str, int] = {}  # by adapter: its running sequences; never 0
+        self._idle: dict[str, None] = {}  # in a slot, but not held; the longest idle first
         self._victims: dict[str, str] = {}  # by claimant
         self._gone: set[str] = set()  # unloaded, but some of its sequences still run
         self._placed: list[Placed] = []  # for the next step to name
@@ -30,7 +30,7 @@ class AdapterSlots:
         return dict(self._slots)
 
     def can_take(self, adapter: str) -> bool:
-        """May a sequence of this adapter start now?"""
+        """May a sequence with this adapter start now?"""
         if not adapter:
             return True
         victims = self._victims
@@ -41,7 +41,7 @@ class AdapterSlots:
         return bool(self._free) or any(each not in victims.values() for each in self._idle)
 
     def take(self, adapter: str) -> int:
-        """A sequence of this adapter starts. The slot; -1: it has no adapter."""
+        """A sequence with this adapter starts. Returns the slot; -1: it has no adapter."""
         if not adapter:
             return -1
         self._idle.pop(adapter, None)
@@ -53,7 +53,7 @@ class AdapterSlots:
         return slot
 
     def give(self, adapter: str) -> None:
-        """A sequence of this adapter no longer runs."""
+        """A sequence with this adapter no longer runs."""
         if not adapter:
             return
         self._users[adapter] -= 1
@@ -80,7 +80,7 @@ class AdapterSlots:
             self._placed = [each for each in self._placed if each.adapter != adapter]
 
     def claim(self, waiting: Iterable[str], is_aged: Callable[[str], bool]) -> None:
-        """Note the adapters whose sequences wait; those that waited too long claim a slot."""
+        """Note the adapters of waiting sequences. Adapters that wait too long claim a slot."""
         asked = set(waiting)
         for adapter in self._victims.keys() - asked:
             del self._victims[adapter]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 class Blocks:
     def __init__(self, count: int, on_evict: Callable[[int], None] = lambda block: None) -> None:
         self.count = count
-        self._on_evict = on_evict  # its content is lost
+        self._on_evict = on_evict  # called with a block before its content is lost
         self._references = [0] * count
         self._kept = bytearray(count)  # 1: its content is worth keeping
         self._empty = list(range(count - 1, -1, -1))  # free; lowest number first
@@ -31,7 +31,7 @@ class Blocks:
         return self._references[block]
 
     def take(self, count: int) -> list[int]:
-        """Take this many free blocks, each with one reference; their content is lost."""
+        """Take `count` free blocks, each with one reference. Their content is lost."""
         assert count <= self.free, f"{count} blocks asked for, {self.free} are free"
         taken = []
         for _ in range(count):
@@ -53,7 +53,7 @@ class Blocks:
             self._references[block] += 1
 
     def keep(self, block: int) -> None:
-        """From now on its content is worth keeping while nothing else needs the block."""
+        """From now on, keep the content of the block while its place is not needed."""
         assert self._references[block], f"block {block} is free"
         self._kept[block] = 1
 
@@ -69,7 +69,7 @@ class Blocks:
             assert self._references[block] >= 0, f"block {block} was released twice"
 
     def forget(self) -> None:
-        """No content is worth keeping any more."""
+        """Give up the content of all free blocks."""
         for block in self._idle:
             self._empty.append(block)
         self._idle.clear()

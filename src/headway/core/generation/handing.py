@@ -1,4 +1,4 @@
-"""When the next step is decided, while one runs on the device.
+"""When to decide the next step, while one runs on the device.
 
 Late: a sequence that arrives until then is in it, and does not wait one step more. But early enough
 for the device to find it when the running step ends: the host takes its time to decide a step and
@@ -17,10 +17,10 @@ class HandOver:
         self._host_s = 0.002
 
     def took(self, seconds: float) -> None:
-        """How long the host needed to decide a step and hand it over."""
+        """Learn how long the host needed to decide a step and hand it over."""
         seconds = min(seconds, 4 * self._host_s)
         self._host_s += (seconds - self._host_s) * _SMOOTH
 
     def at(self, began: float, expected_s: float) -> float:
-        """When the next step is due, of one that began then."""
+        """When to decide the next step, if the running step began at `began`."""
         return began + (1 - _DOUBT) * expected_s - 1.5 * self._host_s - _LEAST_S

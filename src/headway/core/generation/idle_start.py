@@ -3,7 +3,7 @@
 Callers that ask together arrive one after the other, a fraction of a millisecond apart. If the step
 began with the first of them, that one would decode beside the prompts of all others, which would be
 computed in small chunks for its sake. So the step begins once no prompt has come for a moment. That
-moment is a fiftieth of the step's own time, so a caller who is alone does not notice it.
+moment is a fiftieth of the step's own time, so a single caller does not notice it.
 """
 
 import math
@@ -22,16 +22,16 @@ class IdleStart:
         self._pace = pace
         self._first_at = math.inf
         self._last_at = -math.inf
-        self._tokens = 0  # of the prompts that came since the last step began
+        self._tokens = 0  # of the prompts that arrived since the last step began
 
     def add(self, at: float, tokens: int) -> None:
-        """A prompt came."""
+        """A prompt arrived."""
         self._first_at = min(self._first_at, at)
         self._last_at = max(self._last_at, at)
         self._tokens += tokens
 
     def begins_at(self) -> float:
-        """In the past where nothing came since the last step."""
+        """When to begin the step; in the past if no prompt arrived since the last step."""
         expected_s = self._pace.expected_s(self._tokens, has_prompts=True)
         if self._tokens >= self._step_tokens or not expected_s:
             return -math.inf
@@ -39,5 +39,5 @@ class IdleStart:
         return min(self._last_at + pause_s, self._first_at + _SINCE_FIRST * expected_s)
 
     def reset(self) -> None:
-        """A step begins, or nobody waits any more."""
+        """A step begins, or no prompt waits any more."""
         self._first_at, self._last_at, self._tokens = math.inf, -math.inf, 0

@@ -18,13 +18,13 @@ class Limits:
     adapter_slots: int = 8  # adapters in one step; 0: the engine knows none
     chunking: bool = True  # False: a prompt is computed in one step
     max_stretch: float = 1.65  # a chunk makes a step of decodes at most this many times longer,
-    late_stretch: float = math.inf  # and this much where the prompt is late
-    late_after: float = 3.2  # times as long as it would take alone
-    burst_stretch: float = math.inf  # but for prompts of a tenant's burst beside other tenants
-    has_rests: bool = False  # after a chunk a step of decodes alone, unless a prompt is late
+    late_stretch: float = math.inf  # or this much if the prompt is late
+    late_after: float = 3.2  # a prompt is late after this many times its time alone
+    burst_stretch: float = math.inf  # the limit for a late prompt of a burst beside other tenants
+    has_rests: bool = False  # a step of decodes alone follows each chunk, unless a prompt is late
     tile: int = 1  # tokens of a tile: a part of a tile costs as much as a whole one
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
-    ageing_s: float = 1.0  # waited longer: a share of the admissions is yours, whatever your class
+    ageing_s: float = 1.0  # longer waiting sequences, in any class, get a share of admissions
 
     def __post_init__(self) -> None:
         names = ("blocks", "block_size", "max_context", "max_sequences", "step_tokens", "max_queue")

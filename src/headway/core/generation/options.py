@@ -1,4 +1,4 @@
-"""What a caller asks of an answer, beside its prompt: read by name, checked before it is queued.
+"""The options of a request beside its prompt: read by name, checked before it is queued.
 
 Pure. Every door (in process, OpenAI's routes, v2) reads its fields into this, so that each of them
 refuses the same things in the same words.
@@ -15,8 +15,8 @@ from headway.errors import InvalidInput
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
 MOST_STOP_IDS = 256
-# A grammar is made at the doors that have schemas; no caller writes one by hand. Prompts are scored
-# where a route shows them.
+# Routes with schemas make the grammar; no caller writes one by hand. Prompts are scored if the
+# route shows the scores.
 _NOT_NAMED = {"grammar", "scores_prompt"}
 _SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling)) - _NOT_NAMED
 _OTHERS = frozenset(
@@ -29,10 +29,10 @@ NAMES = _SAMPLING | _OTHERS
 class GenerationOptions:
     sampling: Sampling
     is_seeded: bool = False
-    max_tokens: int | None = None  # None: as many as there is room for
+    max_tokens: int | None = None  # None: as many as fit into the context
     min_tokens: int = 0
     stops: tuple[str, ...] = ()
-    stop_ids: frozenset[int] = frozenset()  # beside the model's own
+    stop_ids: frozenset[int] = frozenset()  # in addition to the model's own
     ignore_eos: bool = False
     cache_salt: str = ""
 
@@ -40,7 +40,7 @@ class GenerationOptions:
 def generation_options(
     given: Mapping[str, Any], *, grammar: str = "", scores_prompt: bool = False
 ) -> GenerationOptions:
-    """Raises InvalidInput, which begins with the field's name."""
+    """Read the options from `given`. Raises InvalidInput, which begins with the field's name."""
     for name in given:
         if name not in NAMES:
             raise InvalidInput(f"{name}: is an unknown option")

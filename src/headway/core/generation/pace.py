@@ -15,7 +15,7 @@ be no slower than a few smaller steps.
 import math
 
 _SMOOTH = 0.2
-_STEEPEST = 2.0  # times the time a token of a smaller step
+_STEEPEST = 2.0  # a point may have at most this many times the time per token of a smaller step
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
@@ -30,14 +30,16 @@ class ChunkPace:
         self._max_stretch = max_stretch
         self._late_stretch = max(max_stretch, late_stretch)
         self._tile = tile
-        self._late_after = late_after  # times its time alone
+        self._late_after = late_after  # a prompt is late after this many times its time alone
         self._means: dict[int, tuple[float, float]] = {}  # tokens and seconds, by class
-        self._points: list[tuple[float, float]] = []  # the same in order; time never falls
+        self._points: list[tuple[float, float]] = []  # the same, ascending; seconds never fall
         self._last_decode_s = 0.0
 
     def expected_s(self, tokens: int, *, has_prompts: bool) -> float:
-        """The expected time of a step, rather too short than too long. A step of decodes takes as
-        long as the last one."""
+        """The expected time of a step, rather too short than too long.
+
+        A step of decodes alone is expected to take as long as the last one.
+        """
         if not self._points:
             return 0.0
         seconds = self._seconds(tokens)
@@ -51,7 +53,7 @@ class ChunkPace:
         if known is None or known[1] > 4 * seconds:  # it was measured during a pause
             self._means[kind] = float(tokens), seconds
         else:
-            # One long pause of the machine is not the model's time.
+            # One long pause of the machine must not count as the model's time.
             seconds = min(seconds, 4 * known[1])
             self._means[kind] = (
                 known[0] + (tokens - known[0]) * _SMOOTH,
@@ -73,13 +75,15 @@ class ChunkPace:
         return waited_s / (self._late_after * alone_s) if alone_s else 0.0
 
     def chunk(self, decodes: int, most: int, haste: float = 0.0, at_most: float = math.inf) -> int:
-        """Tokens of prompts that may be computed beside this many decodes, at most `most`; with a
-        stretch of `at_most`, however late one is."""
+        """How many tokens of prompts may join a step of `decodes` decodes, up to `most`.
+
+        `at_most`: the largest stretch, however late a prompt is.
+        """
         if not decodes or not self._points:
             return most
         stretch = min(self._late_stretch, self._max_stretch * max(1.0, haste), at_most)
         together = int(self._largest(self._seconds(decodes) * stretch) + 1e-6)
-        # Beyond what is known the last tile is filled up: else that would never be known.
+        # Beyond the known sizes, fill up the last tile: else larger steps would never be timed.
         is_known = together <= self._points[-1][0]
         tiles = together // self._tile if is_known else -(-together // self._tile)
         whole = tiles * self._tile
@@ -98,7 +102,7 @@ class ChunkPace:
         return before[1]
 
     def _largest(self, limit_s: float) -> float:
-        """The largest number of tokens that is expected to take no longer than that."""
+        """The largest number of tokens with an expected time up to `limit_s`."""
         size, seconds = self._points[0]
         for point in self._points[1:]:
             if point[1] > limit_s:

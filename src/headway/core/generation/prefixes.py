@@ -1,6 +1,6 @@
 """The prefix cache: finds the blocks that hold the keys and values of a prefix.
 
-A full block's key is a hash of its tokens chained to the key before it, so one key stands for the
+A full block's key is a hash of its tokens chained to the key before it, so one key identifies the
 whole prefix. The chain starts from the model, the adapter and the salt: neither another adapter's
 nor another salt's sequence can meet a block by any choice of tokens. Which block is evicted first
 is decided in `blocks`.
@@ -37,7 +37,7 @@ class Prefixes:
         return digest.digest()
 
     def extend(self, keys: list[bytes], root: bytes, tokens: list[int], blocks: int) -> None:
-        """Append keys until there is one for each of the first blocks, this many, of the tokens."""
+        """Append keys until each of the first `blocks` blocks of the tokens has one."""
         size = self._block_size
         parent = keys[-1] if keys else root
         for index in range(len(keys), blocks):
@@ -46,7 +46,7 @@ class Prefixes:
             keys.append(parent)
 
     def match(self, keys: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest known prefix. The caller shares them, or forgets about them."""
+        """The blocks of the longest known prefix. They stay free until the caller shares them."""
         found = []
         for key in keys:
             block = self._block_of.get(key)
@@ -58,8 +58,8 @@ class Prefixes:
     def register(self, key: bytes, block: int) -> None:
         """The block holds this prefix's last tokens, from the step now issued on.
 
-        Steps run in order, so later sequences may read it. Where two sequences
-        computed the same prefix, the first one's block is found and the other's stays its own.
+        Steps run in order, so later sequences may read it. If two sequences computed the same
+        prefix, the cache finds the first one's block; the other block stays private.
         """
         if key not in self._block_of:
             self._block_of[key] = block

@@ -1,6 +1,6 @@
 """An engine was lost with its sequences: which go to the next one, and which is to blame.
 
-Pure bookkeeping, by sequence id. Most probably it was none of them: all resume together. If the
+Pure bookkeeping, by sequence id. Most probably no sequence is to blame: all resume together. If the
 next engine is lost too, before each has got a few tokens from it, sequences without them are
 suspects: they run in groups, by themselves, until all are cleared by their tokens or blamed
 (`core/faults/suspects`). All others wait meanwhile, so that no neighbour is blamed for
@@ -15,14 +15,14 @@ from typing import NamedTuple
 from headway.core.faults.suspects import Suspects
 from headway.core.items import Batch, FireReason, Item, Priority
 
-MAX_LOSSES = 16  # engines lost with a sequence on it
+MAX_LOSSES = 16  # engines that may be lost while they run the same sequence
 PROOF = 8  # tokens from one engine: the first comes with the prompt, and proves little
 
 
 class LossVerdict(NamedTuple):
     """The sequences that will not run any more."""
 
-    blamed: list[int]  # an engine was lost twice with that sequence alone on it
+    blamed: list[int]  # an engine was lost twice while it ran that sequence alone
     given_up: list[int]
 
 
@@ -39,23 +39,23 @@ _NOTHING = SequenceMoves([], [])
 class Recovery:
     def __init__(self, max_losses: int = MAX_LOSSES) -> None:
         self._max_losses = max_losses
-        self._items: dict[int, Item] = {}  # all that have not ended
-        self._sent: set[int] = set()  # those that an engine has
-        self._losses: dict[int, int] = {}  # engines lost with it
-        self._unproven: dict[int, int] = {}  # sent after a loss; tokens that would prove them
+        self._items: dict[int, Item] = {}  # all sequences that have not ended
+        self._sent: set[int] = set()  # the sequences that an engine has
+        self._losses: dict[int, int] = {}  # by sequence: engines lost while they ran it
+        self._unproven: dict[int, int] = {}  # sent after a loss: tokens until they are cleared
         self._cleared: set[int] = set()  # since the last loss
         self._suspects = Suspects()
-        self._trial: Batch | None = None  # the group that runs by itself
+        self._trial: Batch | None = None  # the group that runs without others
         self._batches = itertools.count(1)
         self._is_up = False
 
     @property
     def is_watching(self) -> bool:
-        """Must `progress` be called? Not while no engine was lost."""
+        """Must `progress` be called? (Only after an engine was lost.)"""
         return bool(self._unproven)
 
     def enter(self, sequence: int, arrived_at: float, priority: Priority) -> bool:
-        """A new sequence. May it be sent now?"""
+        """Note a new sequence. May it be sent now?"""
         self._items[sequence] = Item(sequence, arrived_at, priority=priority)
         if not self._is_up or self._suspects.cases:
             return False
@@ -65,7 +65,7 @@ class Recovery:
         return True
 
     def end(self, sequence: int) -> SequenceMoves:
-        """The sequence has ended, for whatever reason."""
+        """The sequence has ended, for any reason."""
         if self._items.pop(sequence, None) is None:
             return _NOTHING
         self._sent.discard(sequence)
@@ -77,7 +77,7 @@ class Recovery:
         return self._proven()
 
     def progress(self, sequences: Iterable[int]) -> SequenceMoves:
-        """Each of them got a token."""
+        """Each of the sequences got a token."""
         if not self._unproven:
             return _NOTHING
         for sequence in sequences:
@@ -127,8 +127,11 @@ class Recovery:
         return LossVerdict(sorted(blamed), sorted(given_up))
 
     def _batch_of(self, sent: set[int], unproven: dict[int, int]) -> Batch | None:
-        """The suspects: the trial's group, or all that are not proven since the last loss, or the
-        only sequence. Else none: this was the first loss."""
+        """The suspects of this loss, if there are any.
+
+        They are the group on trial, or all sequences not cleared since the last loss, or the only
+        sequence. A first loss has no suspects.
+        """
         batch, self._trial = self._trial, None
         if batch is not None:
             return batch

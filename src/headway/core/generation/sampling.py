@@ -1,4 +1,4 @@
-"""How the next token is chosen: what a caller may ask for, checked before anything is queued."""
+"""How the next token is chosen: a caller's options, checked before the request is queued."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from headway.errors import InvalidInput
 
 MOST_LOGPROBS = 20
 MOST_BIASES = 1024
-_COLDEST = 1e-5  # a lower temperature is none: logits over it would be no numbers any more
+_COLDEST = 1e-5  # a lower temperature counts as 0: logits divided by it would overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Logprobs:
 
     chosen: float
     top: tuple[tuple[int, float], ...]
-    # Of an answer's first token, where asked for: those of the prompt's tokens after its first.
+    # Only of an answer's first token, on request: of the prompt's tokens after its first.
     prompt: "tuple[Logprobs, ...]" = ()
 
 

@@ -1,6 +1,6 @@
-"""Decide each step: which sequences decode, which prompts are computed how far, which must wait.
+"""Decide each step: which sequences decode, how far prompts are computed, which sequences wait.
 
-Pure: no clock, no tensors. Decodes come first; what is left of the step's token budget computes
+Pure: no clock, no tensors. Decodes come first; the remaining token budget of the step computes
 prompts, in chunks. Admission is optimistic: a prompt enters when its own blocks are there. When a
 running sequence finds no block for its next token, the one that came last gives up its blocks and
 is computed again later; since none is let in that could not run alone, the first always gets on.
@@ -71,11 +71,11 @@ class GenerationScheduler:
         """`blocks_used`, counted one by one from all tables: for tests and reports."""
         return {block for _, progress in self._running for block in progress.blocks}
 
-    # ---- coming and going
+    # ---- sequences arrive and leave
 
     def submit(self, sequence: Sequence, resumed: Tokens[int] | None = None) -> None:
-        """`resumed`: the tokens that an engine that was lost gave it. It was let in already, so the
-        queue's limit is not for it; prompt and tokens are computed, and it goes on from there."""
+        """Queue a sequence. `resumed`: its tokens from a lost engine, which are computed again. The
+        queue's limit does not apply to a resumed sequence, because it was admitted before."""
         self._check(sequence)
         if resumed is None and len(self._waiting) >= self.limits.max_queue:
             limit = self.limits.max_queue
@@ -114,7 +114,7 @@ class GenerationScheduler:
             self._ended.append(self._end(progress, FinishReason.CANCELLED))
 
     def complete(self, step: Step, tokens: Tokens[int], seconds: float = 0.0) -> list[Finished]:
-        """The tokens of a step, in the order of `step.sampled`. Returns those that ended."""
+        """Enter the tokens of a step, in the order of `step.sampled`. Returns ended sequences."""
         sampled = self._in_flight.pop(step.id, ())
         if seconds > 0.0:
             self._pace.observe(step.tokens, seconds, has_prompts=bool(step.prefill))
@@ -141,11 +141,11 @@ class GenerationScheduler:
         return self._pace.expected_s(step.tokens, has_prompts=bool(step.prefill))
 
     def forget_adapter(self, adapter: str) -> None:
-        """The adapter was unloaded. Its sequences have ended, or will."""
+        """The adapter was unloaded. Its sequences have ended, or end soon."""
         self._adapters.forget(adapter)
 
     def reset(self) -> None:
-        """The engine was lost, and every block's content: all start again from what is known."""
+        """The engine and the content of all blocks are lost: compute all known tokens again."""
         self._in_flight.clear()
         for _, progress in reversed(self._running[:]):
             self._preempt(progress)
@@ -204,7 +204,7 @@ class GenerationScheduler:
         is_urgent = lateness >= 1.0 or (head is not None and head[1] is Priority.HIGH)
         if self._is_rest_due and not is_urgent:
             return 0
-        # Where more sequences wait than decode, a longer step costs few and serves many.
+        # If more sequences wait than decode, a longer step delays few and serves many.
         entering = len(self._begun) + min(len(self._waiting), len(self._slots))
         haste = max(lateness, entering / decodes)
         budget = self._pace.chunk(decodes, left, haste)
@@ -216,7 +216,7 @@ class GenerationScheduler:
     def _decode(self, plan: "_Plan") -> None:
         """One token for every running sequence whose prompt is computed, the most senior first.
 
-        So a sequence preempted for a block came later than all that have their place in the step.
+        So a sequence that is preempted is junior to all that are already in the step.
         """
         size = self.limits.block_size
         charge = self._waiting.charge
@@ -250,7 +250,7 @@ class GenerationScheduler:
     # ---- prompts
 
     def _prefill(self, now: float, plan: "_Plan") -> None:
-        """Share what is left among prompts: class by class, first those begun, then newcomers.
+        """Share the remaining budget among prompts: by class, first begun prompts, then new ones.
 
         A prompt in progress leaves half of the budget to prompts that are shorter than what it
         still needs; what they do not take is its own again. One of a burst leaves all of it to
@@ -298,7 +298,7 @@ class GenerationScheduler:
         shortest: float,
         behind: frozenset[str] = frozenset(),
     ) -> None:
-        """Let in the next ones, while the budget, the slots and the blocks last; none of the
+        """Admit waiting sequences while the budget, the slots and the blocks last; none of the
         accounts in `behind`."""
         while plan.left > 0:
             head = self._head(now)
@@ -321,7 +321,7 @@ class GenerationScheduler:
             self._grant([progress], plan)
 
     def _head(self, now: float) -> tuple[Progress, Priority] | None:
-        """The next sequence, of those whose adapter has a slot or finds one."""
+        """The next sequence with an adapter that has a slot or can get one."""
         may_start = self._adapters.can_take if self._waiting.adapters else None
         return self._waiting.head(now, may_start)
 
@@ -332,11 +332,11 @@ class GenerationScheduler:
         self._adapters.claim(self._waiting.adapters, is_aged)
 
     def _may_begin(self, tokens: int, plan: "_Plan") -> bool:
-        """Without chunks a prompt waits until it has the step to itself, or fits into it."""
+        """May the prompt join? Without chunks it needs room for all of it, or a step of its own."""
         return self.limits.chunking or tokens <= plan.left or not plan.prompts
 
     def _should_wait(self, progress: Progress, cached: list[int], kind: Priority) -> bool:
-        """Is its next block just being computed, for a sequence that does not come after it?"""
+        """Is its next block being computed now, for a sequence of the same or a higher class?"""
         other = self._tables.computes(progress, cached)
         return other is not None and other.seniority[0] <= kind
 
@@ -358,12 +358,12 @@ class GenerationScheduler:
 
     def _has_room(self, progress: Progress, cached: list[int]) -> bool:
         needed = self._tables.needed(progress, cached)
-        if self._running:  # a block for each one's next token: else they would be preempted soon
+        if self._running:  # a block for the next token of each: else they would be preempted soon
             needed += max(len(self._running), self.limits.blocks // 100)
         return bool(self._slots) and needed <= self._blocks.free
 
     def _make_room(self, progress: Progress, cached: list[int], plan: "_Plan") -> bool:
-        """Preempt lower classes, or tenants above their share; none, if that is not enough."""
+        """Preempt lower classes, or tenants above their share; none if that is not enough."""
         victims = [each for each in self._victims(progress) if each.sequence.id not in plan.prompts]
         needed = self._tables.needed(progress, cached)
         if needed > self._blocks.free + sum(len(each.blocks) for each in victims):
@@ -375,7 +375,7 @@ class GenerationScheduler:
         return False
 
     def _victims(self, progress: Progress) -> list[Progress]:
-        """The sequences that may be preempted for it, the newest first."""
+        """The sequences that may be preempted for this one, the newest first."""
         kind = progress.sequence.priority
         lower = [each for (rank, _, _), each in reversed(self._running) if rank > kind]
         if lower or len(self._waiting.tenants) < 2:
@@ -393,7 +393,7 @@ class GenerationScheduler:
     # ---- leaving
 
     def _preempt(self, progress: Progress, plan: "_Plan | None" = None) -> None:
-        """Take its blocks; it waits at its old place. What the plan had for it is dropped."""
+        """Take the sequence's blocks; it waits at its old place. The plan drops its work."""
         self._stop(progress)
         if plan is not None:
             progress.waiting_since = plan.now
@@ -427,18 +427,18 @@ class GenerationScheduler:
 
 
 class _Plan:
-    """A step in the making."""
+    """A step while it is being composed."""
 
     __slots__ = ("bursts", "decode", "left", "now", "preempted", "prompts", "reserve")
 
     def __init__(self, now: float) -> None:
         self.now = now
         self.decode: dict[int, Decode] = {}
-        self.prompts: dict[int, tuple[Progress, int]] = {}  # each from which position on
+        self.prompts: dict[int, tuple[Progress, int]] = {}  # with the first position to compute
         self.preempted: list[int] = []
         self.left = 0  # tokens
         self.bursts: frozenset[str] = frozenset()  # accounts
-        self.reserve = 0  # of the tokens that are left, not for them
+        self.reserve = 0  # the part of the remaining tokens that bursts may not use
 
     def left_for(self, progress: Progress) -> int:
         return self.left - self.reserve if progress.account in self.bursts else self.left

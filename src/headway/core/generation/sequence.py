@@ -1,4 +1,4 @@
-"""A sequence: what its caller asked for, how far it has come, and how it ended."""
+"""A sequence: its caller's request, its progress, and how it ended."""
 
 import math
 from enum import StrEnum
@@ -14,7 +14,7 @@ class Sequence(NamedTuple):
     arrived_at: float
     prompt: tuple[int, ...]
     max_tokens: int
-    min_tokens: int = 0  # a stop id before that many tokens does not end it
+    min_tokens: int = 0  # a stop id before this many tokens does not end it
     stop_ids: frozenset[int] = frozenset()
     priority: Priority = Priority.NORMAL
     tenant: str = ""
@@ -27,13 +27,13 @@ class FinishReason(StrEnum):
     """Why a sequence ended."""
 
     STOP = "stop"  # it produced a stop id
-    LENGTH = "length"  # it has all the tokens that were asked for
+    LENGTH = "length"  # it has the requested number of tokens
     CANCELLED = "cancelled"  # its caller left, or has seen enough
     DEADLINE = "deadline_exceeded"
 
 
 class Finished(NamedTuple):
-    """A sequence ended, and what it met on its way: enough to explain its latency."""
+    """A sequence ended. The fields explain its latency."""
 
     sequence: int
     reason: FinishReason
@@ -78,20 +78,20 @@ class Progress:
     def __init__(self, sequence: Sequence, root: bytes) -> None:
         self.sequence = sequence
         tenant, adapter = sequence.tenant, sequence.adapter
-        self.account = f"{tenant}\0{adapter}" if adapter else tenant  # to which it is charged
+        self.account = f"{tenant}\0{adapter}" if adapter else tenant  # is charged for its tokens
         self.seniority = (sequence.priority, sequence.arrived_at, sequence.id)
         self.tokens: list[int] = list(sequence.prompt)
         self.pending = 0
         self.computed = 0
-        self.is_decoding = False  # all it knew is computed: from here on it goes token by token
+        self.is_decoding = False  # all known tokens are computed: each step adds one
         self.blocks: list[int] = []  # its table; empty unless it is running
         self.new_blocks: list[int] = []  # of the table, not yet named by a step
         self.slot = -1
         self.adapter_slot = -1
         self.is_new = False  # no step has named its slot yet
         self.root = root  # the key that its first block's key is chained to
-        self.keys: list[bytes] = []  # of its full blocks, as far as they were asked for
-        self.registered = 0  # blocks of the table that the prefix cache knows, or had already
+        self.keys: list[bytes] = []  # of its full blocks, as far as they were needed so far
+        self.registered = 0  # the first blocks of the table that were offered to the prefix cache
         self.waiting_since = sequence.arrived_at  # or since it was preempted
         self.admitted_at: float | None = None
         self.cached_tokens = 0
@@ -100,7 +100,7 @@ class Progress:
 
     @property
     def length(self) -> int:
-        """Tokens, known or on their way."""
+        """The number of tokens, known or pending."""
         return len(self.tokens) + self.pending
 
     @property
@@ -109,7 +109,7 @@ class Progress:
 
     @property
     def has_all(self) -> bool:
-        """Nothing more is to be sampled, though results may be on their way."""
+        """Is no further token to be sampled? (Results may still be pending.)"""
         return self.length - len(self.sequence.prompt) >= self.sequence.max_tokens
 
     def end(self, reason: FinishReason) -> Finished:

@@ -20,14 +20,14 @@ class Decode(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Put an adapter into a slot, over what was there."""
+    """Put an adapter into a slot; it replaces the one there."""
 
     slot: int
     adapter: str
 
 
 class Prefill(NamedTuple):
-    """Compute known tokens of a sequence: a chunk of its prompt, or what preemption lost."""
+    """Compute known tokens of a sequence: a chunk of its prompt, or tokens lost by preemption."""
 
     sequence: int
     slot: int
@@ -36,7 +36,7 @@ class Prefill(NamedTuple):
     blocks: tuple[int, ...]
     is_first: bool  # the slot is this sequence's from now on; its table starts with `blocks`
     is_last: bool  # a token is sampled after it
-    adapter: int = -1  # the slot of its adapter, for as long as it runs; negative: it has none
+    adapter: int = -1  # the slot of its adapter while it runs; negative: it has none
 
 
 class Step(NamedTuple):
@@ -45,7 +45,7 @@ class Step(NamedTuple):
     prefill: tuple[Prefill, ...]
     preempted: tuple[int, ...]  # their blocks are free; they come back as a prefill
     finished: tuple[Finished, ...]  # cancelled or late since the last step
-    placed: tuple[Placed, ...] = ()  # adapters that come into slots, before anything is computed
+    placed: tuple[Placed, ...] = ()  # adapters to put into slots before the step computes
 
     @property
     def has_work(self) -> bool:
@@ -53,12 +53,12 @@ class Step(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens that it computes."""
+        """The number of tokens that the step computes."""
         return len(self.decode) + sum(len(each.tokens) for each in self.prefill)
 
     @property
     def sampled(self) -> tuple[int, ...]:
-        """The sequences that get a token from it, in the order in which `complete` wants them."""
+        """The sequences that get a token from the step, in the order that `complete` expects."""
         return tuple(each.sequence for each in self.decode) + tuple(
             each.sequence for each in self.prefill if each.is_last
         )

@@ -22,12 +22,12 @@ class BlockTables:
         return self.prefixes.match(progress.keys[:most])
 
     def needed(self, progress: Progress, cached: list[int]) -> int:
-        """Free blocks that opening its table uses up."""
+        """The number of free blocks that opening its table uses."""
         idle = sum(1 for block in cached if not self.blocks.references(block))
         return -(-len(progress.tokens) // self._size) - len(cached) + idle
 
     def computes(self, progress: Progress, cached: list[int]) -> Progress | None:
-        """The sequence that is just computing the block that this one would compute first."""
+        """The sequence that is computing the block that this one would compute first."""
         if len(cached) < (len(progress.tokens) - 1) // self._size:
             return self._promised.get(progress.keys[len(cached)])
         return None
@@ -48,7 +48,7 @@ class BlockTables:
         progress.new_blocks.append(block)
 
     def register(self, progress: Progress) -> None:
-        """Make its full blocks known, as far as they are computed and their tokens are known."""
+        """Register its full blocks that are computed and have known tokens."""
         full = min(progress.computed, len(progress.tokens)) // self._size
         if full <= progress.registered:
             return

@@ -1,7 +1,7 @@
 """Sequences that wait for a slot or for blocks, and which of them is next.
 
-Classes are strict, but for what `Ageing` owes to lower ones. Within a class tenants share by
-weight: each is charged for the tokens computed for it, as they come. A tenant's adapters share its
+Classes are strict, except for the share that `Ageing` grants lower ones. Within a class tenants
+share by weight: each is charged for its tokens as they are computed. A tenant's adapters share its
 weight evenly, so that a burst on one does not hold up the others. Within an adapter, first come
 first served; a preempted sequence returns to its old place.
 """
@@ -16,7 +16,7 @@ from headway.core.queueing.fairness import Shares, TenantAccount, Turns
 from headway.core.queueing.priority import Ageing
 
 _Entry = tuple[float, int, Progress]  # arrival, id
-_BURST = 8  # sequences of one account that wait
+_BURST = 8  # waiting sequences of one account that count as a burst
 
 
 class _Line(TenantAccount):
@@ -43,10 +43,10 @@ class Waiting:
         self._classes = tuple(_Class(self._shares) for _ in Priority)
         self._ageing = Ageing(ageing_s, len(Priority))
         self._live: dict[int, Progress] = {}
-        self.tenants: dict[str, int] = {}  # their sequences that wait or run; never 0
-        self._accounts: dict[str, dict[str, int]] = {}  # the same by account, of each tenant
-        self._of_adapter: dict[str, set[str]] = {}  # accounts, of whichever tenant
-        self.adapters: dict[str, int] = {}  # sequences that wait for one; never 0
+        self.tenants: dict[str, int] = {}  # by tenant: its sequences that wait or run; never 0
+        self._accounts: dict[str, dict[str, int]] = {}  # by tenant and account: the same
+        self._of_adapter: dict[str, set[str]] = {}  # by adapter: its accounts, of any tenant
+        self.adapters: dict[str, int] = {}  # by adapter: sequences that wait for it; never 0
 
     def __len__(self) -> int:
         return len(self._live)
@@ -54,10 +54,10 @@ class Waiting:
     def weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)
 
-    # ---- coming and going
+    # ---- sequences arrive and leave
 
     def enter(self, progress: Progress) -> None:
-        """A newcomer."""
+        """Add a new sequence."""
         tenant = progress.sequence.tenant
         self.tenants[tenant] = self.tenants.get(tenant, 0) + 1
         accounts = self._accounts.setdefault(tenant, {})
@@ -107,7 +107,7 @@ class Waiting:
         self._ageing.served([int(each is priority) for each in Priority])
 
     def charge(self, progress: Progress, tokens: int) -> None:
-        """So many tokens are computed for it."""
+        """Charge the sequence for `tokens` computed tokens."""
         shares = self._classes[progress.sequence.priority].shares
         shares.charge(shares.account(progress.account), tokens)
 
@@ -137,7 +137,7 @@ class Waiting:
             del self._of_adapter[adapter]
 
     def _reweigh(self, tenant: str) -> None:
-        """Its accounts have become more or fewer: together they have its weight."""
+        """Share the tenant's weight among its accounts anew: their number has changed."""
         names = self._accounts[tenant]
         if not names:
             del self._accounts[tenant]
@@ -152,7 +152,7 @@ class Waiting:
     # ---- the next sequence
 
     def bursts(self) -> frozenset[str]:
-        """Accounts of which many wait, where there are others."""
+        """Accounts with many waiting sequences, if there are other accounts."""
         if len(self._live) <= _BURST or len(self._shares) < 2:
             return frozenset()
         return frozenset(
@@ -165,9 +165,9 @@ class Waiting:
     def head(
         self, now: float, may_start: Callable[[str], bool] | None = None
     ) -> tuple[Progress, Priority] | None:
-        """The next sequence, and the class that it counts as: the aged count as the highest.
+        """The next sequence, and the class that it counts as: aged ones count as the highest.
 
-        Sequences whose adapter may not start are passed over.
+        Sequences with an adapter that may not start are skipped.
         """
         if not self._live:
             return None
@@ -184,7 +184,7 @@ class Waiting:
         return None
 
     def oldest(self, adapter: str) -> float:
-        """When the first of its sequences came that wait."""
+        """When the longest waiting sequence of the adapter arrived."""
         found = math.inf
         for name in self._of_adapter.get(adapter, ()):
             for each in self._classes:
@@ -216,7 +216,7 @@ class Waiting:
         return is_out
 
     def _first(self, line: list[_Entry]) -> Progress | None:
-        """The first that still waits; sequences that left are forgotten on the way."""
+        """The first sequence that still waits. Sequences that left are removed on the way."""
         while line:
             if self._live.get(line[0][1]) is line[0][2]:
                 return line[0][2]

@@ -1,7 +1,7 @@
-"""Do models complete work? Which batches run too long, and what that means for the server.
+"""Decides whether models are healthy: which batches run too long, and what that means.
 
-Pure: running batches and the time come in. A model that has begun to answer is dead when nothing
-it is given completes any more: its scheduler has crashed, its workers were given up, or each of
+Pure: running batches and the time come in. A model that has begun to answer is dead when none of
+its work completes any more: its scheduler has crashed, its workers were given up, or each of
 them runs a batch that is over its limit (`execute_timeout_ms` in `config.py`).
 """
 
@@ -46,7 +46,7 @@ def find_overdue(running: Iterable[RunningBatch], limit_s: float, now: float) ->
 
 
 def is_stuck(overdue: int, workers: int) -> bool:
-    """A stuck worker among several only costs capacity; the others still answer."""
+    """Are all workers stuck? One stuck worker among several only costs capacity."""
     return overdue >= workers > 0
 
 
@@ -58,7 +58,9 @@ def health_of(*, is_warm: bool, is_open: bool, is_in_trouble: bool) -> Health:
 
 
 def is_live(models: Iterable[Health]) -> bool:
-    """Can anything complete? Not if every model that was loaded is dead: then only a new process
-    helps. One dead model among others makes the server unready, not dead."""
+    """Is any loaded model not dead? If all are dead, only a new process helps.
+
+    One dead model among others makes the server unready, not dead.
+    """
     found = list(models)
     return not found or any(each is not Health.DEAD for each in found)

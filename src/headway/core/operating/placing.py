@@ -22,9 +22,9 @@ def place(
     workers: int,
     is_python: bool,  # the user's own code, which holds the interpreter's lock while it runs
     needs_process: str,  # the setting that only a process can keep; "": none
-    has_processes: bool = True,  # not every system has what they need
+    has_processes: bool = True,  # does this system support processes of its own?
 ) -> Placement:
-    """Raises ConfigError for settings that contradict each other."""
+    """Place a model. Raises ConfigError for settings that contradict each other."""
     if not has_processes and (asked == "process" or needs_process):
         raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
     if asked != "auto":

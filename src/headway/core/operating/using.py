@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 
 def find_cycle(uses: Mapping[str, Sequence[str]], start: str) -> list[str] | None:
-    """The names along a way from `start` back to itself, with both ends; None: there is none."""
+    """The names on a cycle from `start` back to itself, with both ends; None: no cycle."""
     way = [start]
     rest = [iter(uses.get(start, ()))]
     seen = {start}

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from headway.core.items import Wait
 
 NOT_CHOSEN = "not chosen by the version policy"
-RETRY_S = (5.0, 30.0, 180.0)  # after a failed load; then only when asked to, or when it has changed
+RETRY_S = (5.0, 30.0, 180.0)  # after a failed load; later only on request, or after a change
 
 
 class VersionState(Enum):
@@ -28,7 +28,7 @@ class VersionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Which of the versions that there are shall be served."""
+    """Which of the offered versions are to be served."""
 
     latest: int | None = 1  # how many of the highest numbers; None: all
     listed: tuple[int, ...] = ()  # these, and no others
@@ -43,7 +43,7 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A version that could be loaded. Its fingerprint is another when its files or settings are."""
+    """A version that could be loaded. The fingerprint changes with its files and settings."""
 
     version: int
     fingerprint: str
@@ -51,7 +51,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load this version, as a new copy with this id; then say `ready` or `failed`."""
+    """Load this version, as a new copy with this id; then call `ready` or `failed`."""
 
     id: int
     offer: Offer
@@ -59,7 +59,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """No new request finds this copy: finish its work, then close it and say `closed`."""
+    """Finish the work of this copy, which gets no new requests; close it; call `closed`."""
 
     id: int
 
@@ -81,7 +81,7 @@ class _Copy:
     id: int
     offer: Offer
     state: VersionState = VersionState.LOADING
-    is_dead: bool = False  # it answers nothing any more, and is to be replaced
+    is_dead: bool = False  # it no longer answers, and is to be replaced
 
     @property
     def is_starting(self) -> bool:
@@ -110,8 +110,8 @@ class Lifecycle:
         self._is_on_request = is_on_request
         self._unload_after_s = unload_after_s
         self._offers: dict[int, Offer] = {}
-        self._copies: dict[int, _Copy] = {}  # by id: the later, the higher
-        self._failures: dict[int, _Failure] = {}  # by version: the last load of it
+        self._copies: dict[int, _Copy] = {}  # by id, which grows with each copy
+        self._failures: dict[int, _Failure] = {}  # by version: its last load, if that failed
         self._is_wanted = False
         self._last_used = -math.inf
         self._last_id = 0
@@ -135,12 +135,12 @@ class Lifecycle:
         }
 
     def want(self) -> None:
-        """Load it, if it is not; what has failed is tried again at once."""
+        """Load the model if it is not loaded. Failed loads are tried again at once."""
         self._is_wanted = True
         self._failures.clear()
 
     def wake(self, now: float) -> bool:
-        """A request came for it. False: its last load has failed, and it is too early for more."""
+        """A request needs the model. False: a load has failed, and it is too early for another."""
         if self._is_wanted:
             return True
         if any(now < self._failed_until(version) for version in self._chosen()):
@@ -150,7 +150,7 @@ class Lifecycle:
         return True
 
     def dismiss(self) -> None:
-        """Unload it."""
+        """Unload the model."""
         self._is_wanted = False
 
     def used(self, at: float) -> None:
@@ -166,7 +166,7 @@ class Lifecycle:
         self._last_used = max(self._last_used, now)
 
     def failed(self, id_: int, reason: str, now: float) -> None:
-        """The copy could not be loaded or warmed, and is gone."""
+        """The copy could not be loaded or warmed up, and is closed."""
         offer = self._copies.pop(id_).offer
         before = self._failures.get(offer.version)
         attempts = 1 if before is None or before.offer != offer else before.attempts + 1
@@ -177,12 +177,11 @@ class Lifecycle:
             self._is_wanted = False  # the next request may try again
 
     def died(self, id_: int) -> None:
-        """A ready copy completes nothing any more: the same version is loaded once more, and takes
-        its place."""
+        """A ready copy no longer completes work: the same version is loaded again to replace it."""
         self._copies[id_].is_dead = True
 
     def closed(self, id_: int) -> None:
-        """A retired copy has gone."""
+        """A retired copy is closed."""
         del self._copies[id_]
 
     # ---- what to do
@@ -254,7 +253,7 @@ class Lifecycle:
 
     @property
     def is_settled(self) -> bool:
-        """Is every version that shall be served ready, or has it failed?"""
+        """Is each version to be served ready or failed?"""
         return not self._is_wanted or (
             not any(copy.is_starting for copy in self._copies.values())
             and all(
@@ -264,8 +263,7 @@ class Lifecycle:
         )
 
     def resolve(self, version: int | None = None) -> int | None:
-        """The id of the copy that answers: ready, and the newest of its kind. None: there is
-        none."""
+        """The id of the copy that answers: the newest that is ready. None: there is none."""
         if not self._is_wanted:
             return None
         ready = self._ready()
@@ -286,22 +284,22 @@ class Lifecycle:
         return {version: id_ for version, id_ in found.items() if id_ is not None}
 
     def index(self) -> list[VersionStatus]:
-        """Every version that there is or that still runs, lowest first."""
+        """The status of every offered or running version, lowest first."""
         versions = {*self._offers, *(copy.offer.version for copy in self._copies.values())}
         return [self._status(version) for version in sorted(versions)]
 
     def meant(self) -> list[int]:
-        """The versions that are served, or shall be."""
+        """The versions that are served, or are to be served."""
         wanted = self._chosen() if self._is_wanted else ()
         return sorted({*wanted, *self.serving()})
 
     def failure(self) -> str | None:
-        """Why nothing answers, where a load has failed."""
+        """Why no version answers, if a load has failed."""
         reasons = [self._failures[each].reason for each in self._chosen() if each in self._failures]
         return reasons[0] if reasons else None
 
     def retry_after_s(self, now: float) -> float | None:
-        """When to come back, where a load has failed and will be tried again."""
+        """The seconds until the next attempt, if a load has failed and will be tried again."""
         times = [self._failed_until(version) for version in self._chosen()]
         later = max((time for time in times if time > now), default=None)
         return None if later is None else later - now

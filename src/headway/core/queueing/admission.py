@@ -1,9 +1,9 @@
 """Admit, push out, or refuse: the queue is bounded, and hopeless items never enter.
 
-The estimate at the door is the optimistic one (no other item will come): what could still be
-answered in time is not refused, and what turns hopeless later is dropped when a batch forms. Once
-that has happened the door is strict, until the rush is over: an item that would only wait to be
-dropped is refused at once, as long as a full batch for every worker waits already.
+Admission estimates optimistically (no other item will arrive): an item that could still be answered
+in time is not refused, and one that becomes hopeless later is dropped when a batch is composed.
+Once items have been dropped, admission is strict until the rush is over: an item that would only
+wait to be dropped is refused at once, if a full batch for every worker waits already.
 """
 
 import bisect
@@ -27,7 +27,7 @@ from headway.errors import (
     Shed,
 )
 
-_REMEMBERED = 8192  # items let in
+_REMEMBERED = 8192  # admitted items
 _RUSH_S = 1.0  # a rush is over once no item was refused for this long, or for the SLO if longer
 
 
@@ -42,7 +42,7 @@ class Admission:
         self._strict_since = self._strict_until = -math.inf
         self._admitted = _Admitted()
         self._offered = _Offered()
-        self._slack_s = 0.0  # how much the strict estimate was too low, lately
+        self._slack_s = 0.0  # how much too low the strict estimate was, lately
         self._verdict: _Verdict | None = None  # the last refusal, while it holds for equal items
 
     def started(self, batch: Batch) -> None:
@@ -59,7 +59,7 @@ class Admission:
         self._verdict = None
 
     def admit(self, item: Item, rows: int, cap_rows: int) -> list[Refusal]:
-        """Let an item (the first of `rows` rows) in, or raise. Returns those pushed out for it."""
+        """Admit an item (the first of `rows` rows), or raise. Returns the items it pushes out."""
         if item.deadline <= item.arrived_at:
             raise DeadlineExceeded("the deadline had passed before the item was queued")
         self._offered.add(item.arrived_at, rows)
@@ -80,7 +80,7 @@ class Admission:
         return pushed_out
 
     def queued_s(self, cap_rows: int, rows: float | None = None) -> float:
-        """Seconds of work waiting: what a newcomer should expect, and what scaling should watch."""
+        """The seconds of work in the queue: a new item's wait, and the signal for scaling."""
         rows = self._queue.rows if rows is None else rows
         full_s = self._costs.predict(cap_rows)
         if full_s is None:
@@ -88,7 +88,7 @@ class Admission:
         return rows / cap_rows * full_s / self._running.workers
 
     def _make_way(self, item: Item, rows: int, shed: Shed) -> list[Refusal]:
-        """There is no time for all: is a tenant over its share?"""
+        """Evict items of tenants over their share, to answer this item in time; or raise `shed`."""
         victims = self._queue.make_way(item)
         if not victims:
             raise shed
@@ -110,7 +110,10 @@ class Admission:
         return [Refusal(each, RefusalReason.QUEUE_FULL, retry_after_s) for each in victims]
 
     def _why_hopeless(self, item: Item, cap_rows: int) -> Shed | None:
-        """Raises DeadlineExceeded where its own deadline cannot be met."""
+        """The reason to shed the item; None: it may be in time.
+
+        Raises DeadlineExceeded if its own deadline cannot be met.
+        """
         costs, now, slo_s = self._costs, item.arrived_at, self._policy.slo_s
         alone_s, full_s = costs.predict(item.rows, item.size), costs.predict(cap_rows, item.size)
         if alone_s is None or full_s is None:
@@ -122,23 +125,28 @@ class Admission:
         if wait_s <= 0.0:
             return None  # a worker is free: the estimate may be wrong, and only running it can tell
         error = costs.error_at(HOPELESS)  # batches are often faster than expected
-        takes_s = (wait_s + alone_s) * (1.0 + error if error < 0.0 else 1.0) - 1e-9
-        if now + takes_s > item.deadline:
+        answer_s = (wait_s + alone_s) * (1.0 + error if error < 0.0 else 1.0) - 1e-9
+        if now + answer_s > item.deadline:
             raise DeadlineExceeded(
                 f"{(item.deadline - now) * 1e3:.1f} ms are left, about "
-                f"{takes_s * 1e3:.1f} ms are needed"
+                f"{answer_s * 1e3:.1f} ms are needed"
             )
         if slo_s is None:
             return None
         is_rush = now < self._strict_until and self.is_flooded(now, cap_rows)
-        # Not strict where the workers would run out of work.
+        # Admission is never so strict that workers run out of work.
         if is_rush and ahead >= cap_rows * self._running.workers:
-            takes_s = wait_s + self._strict_s(full_s, slo_s)
-        if takes_s <= slo_s:
+            answer_s = wait_s + self._strict_s(full_s, slo_s)
+        if answer_s <= slo_s:
             return None
-        start_at, answer_at = now + wait_s, now + takes_s
+        answer_at = now + answer_s
         verdict = _Verdict(
-            kind_of(item), self._queue.rows, answer_at - slo_s, start_at, answer_at, is_rush
+            kind=kind_of(item),
+            queued_rows=self._queue.rows,
+            until=answer_at - slo_s,
+            start_at=now + wait_s,
+            answer_at=answer_at,
+            is_rush=is_rush,
         )
         self._remember(verdict, now)
         return self._shed_for(now, verdict)
@@ -160,17 +168,17 @@ class Admission:
         )
 
     def is_flooded(self, now: float, cap_rows: int) -> bool:
-        """Does more come than can be served, and has the door been too hopeful lately?"""
+        """Do more items arrive than can be served, and was admission too optimistic lately?"""
         if now >= self._strict_until:
             return False
         full_s, served = self._costs.predict(cap_rows), cap_rows * self._running.workers
         return full_s is not None and self._offered.rps(now) * full_s > served
 
     def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
-        """Items that were let in then had to be dropped from one batch, for no item that came
-        earlier than `late_before` less the SLO could be in time: the door was too hopeful.
+        """One batch dropped items that arrived at `arrivals`: admission was too optimistic.
 
-        However many they are, the batch was late once: by what the first of them was short of.
+        Items that arrived before `late_before` minus the SLO could not be in time. However many
+        they are, it is one error: the time that the first of them was late by.
         """
         if now >= self._strict_until:
             self._strict_since, self._slack_s = now, 0.0
@@ -183,13 +191,13 @@ class Admission:
         self._strict_until = now + max(self._policy.slo_s or 0.0, _RUSH_S)
 
     def _strict_s(self, full_s: float, slo_s: float) -> float:
-        """The expected time of a batch, without a margin: it fills up, and others are late too."""
+        """The strict estimate of the time from the start of an item's batch to its answer."""
         margin_s = max(0.0, self._costs.error_at(DOUBTFUL)) * full_s
-        # A batch more than needed: to have fewer waiting costs nothing as long as some do.
+        # One batch more than needed: a shorter queue costs nothing, as long as it is not empty.
         return full_s + margin_s + min(full_s + self._slack_s, slo_s / 2)
 
     def _left_s(self, now: float, place: int) -> float:
-        """How long until one more than this many workers are free."""
+        """The seconds until `place` + 1 workers are free."""
         ends = self._ends
         idle = self._running.workers - len(ends)
         if idle > 0:
@@ -197,10 +205,10 @@ class Admission:
         return 0.0 if place < 0 or ends[place] < now else ends[place] - now
 
     def _rows_ahead(self, item: Item, cap_rows: int, full_s: float) -> float:
-        """Rows that will run before the item's: not those that will be late by then.
+        """The rows that will run before the item.
 
-        They are dropped when the next full batch forms, which ends after `full_s`. In a flood that
-        is most of the queue.
+        Items that will be late are left out: they are dropped when the next full batch, which runs
+        for `full_s`, is composed. In a flood that is most of the queue.
         """
         ahead, slo_s = self._queue.rows_ahead(item), self._policy.slo_s
         if slo_s is None or ahead < cap_rows:
@@ -211,8 +219,11 @@ class Admission:
 
 
 class _Verdict(NamedTuple):
-    """An item was shed. Every item of the same kind is shed as well, until a batch starts or ends,
-    the queue changes, or `until` is reached: an item that comes then would be answered in time."""
+    """An item was shed, and other items of its kind are shed as well.
+
+    It holds until a batch starts or ends, the queue changes, or `until` is reached: an item that
+    arrives then would be answered in time.
+    """
 
     kind: tuple[object, ...]
     queued_rows: int
@@ -234,7 +245,7 @@ def _end_of(batch: Batch) -> float:
 
 
 class _Offered:
-    """Rows a second that have come to the door, over the last one or two periods."""
+    """The rows per second that were submitted, over the last one or two periods."""
 
     def __init__(self) -> None:
         self._since = self._before_since = -math.inf
@@ -254,11 +265,11 @@ class _Offered:
 
 
 class _Admitted:
-    """How many rows were let in since some moment; of the last few moments only."""
+    """How many rows were admitted since a given moment, if that is not long ago."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
-        self._rows: list[int] = []  # in all, before each
+        self._rows: list[int] = []  # by time: all rows admitted before
         self._total = 0
 
     def add(self, now: float, rows: int) -> None:

@@ -12,7 +12,7 @@ from headway.core.queueing.fairness import Shares, TenantAccount
 
 
 class PriorityClass:
-    """The waiting items of one class, in whatever lane."""
+    """The waiting items of one class, in all lanes."""
 
     __slots__ = ("crowding", "is_crowded", "priority", "rows", "shares")
 
@@ -24,24 +24,26 @@ class PriorityClass:
         self.is_crowded = False  # items may have been evicted lately
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants share by these from now on; absent: 1."""
+        """Use these weights of tenants from now on; a tenant that is absent has 1."""
         self.shares.weigh(weights)
         self.crowding.forget()  # their loads have changed
 
     def pay_back(self, item: Item) -> None:
-        """An item was taken to run, and will not."""
+        """Undo the charge of an item that was taken to run and will not."""
         account = self.shares.accounts.get(item.tenant)
         if account is not None:
             self.shares.charge(account, -item.rows)
 
     def is_unshared(self, tenant: str) -> bool:
-        """Does no other tenant wait?"""
+        """Is there no other tenant with an account?"""
         accounts = self.shares.accounts
         return not accounts or (len(accounts) == 1 and tenant in accounts)
 
     def rows_ahead(self, newcomer: Item, above: int) -> float:
-        """How many rows leave before it, if its tenant gets no more than its share here and all
-        `above` go first."""
+        """How many rows leave before the newcomer.
+
+        All `above` rows of higher classes go first; here, its tenant gets just its share.
+        """
         shares = self.shares
         tenant = shares.accounts.get(newcomer.tenant)
         own = (tenant.held if tenant else 0) + newcomer.rows
@@ -52,7 +54,7 @@ class PriorityClass:
     # ---- which tenant gives way
 
     def allowed_load(self, newcomer: Item) -> float:
-        """The share of the queue that others may hold for their weight beside this newcomer."""
+        """The load (rows per weight) up to which the newcomer may not evict other tenants."""
         shares = self.shares
         tenant = shares.accounts.get(newcomer.tenant)
         rows = (tenant.held if tenant else 0) + newcomer.rows
@@ -62,7 +64,7 @@ class PriorityClass:
         return load
 
     def rows_over(self, allowed: float) -> int:
-        """The rows that tenants hold beyond that load, at least."""
+        """The rows that tenants hold beyond the load `allowed`, at least."""
         if allowed == math.inf:
             return 0
         accounts = self.shares.accounts.values()

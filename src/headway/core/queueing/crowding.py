@@ -1,4 +1,4 @@
-"""The tenant that gives way in a full queue: the one that holds most of it for its weight."""
+"""Finds the tenant that gives way in a full queue: the one that holds most for its weight."""
 
 import heapq
 
@@ -8,9 +8,9 @@ from headway.core.queueing.fairness import A, Shares
 class Crowding:
     """Finds the most loaded tenant of one class in O(log tenants), while the queue overflows.
 
-    The heap is built when it is first asked and abandoned when it has grown too long, so that a
-    queue that does not overflow pays nothing. Loads that fall are noticed when they surface; of
-    loads that grow it must be told.
+    The heap is built at the first question and dropped when it has grown too long, so that a queue
+    that does not overflow pays nothing. It notices loads that fall by itself when they reach the
+    top; the caller must report loads that grow.
     """
 
     __slots__ = ("_heap", "_shares")
@@ -20,7 +20,7 @@ class Crowding:
         self._heap: list[tuple[float, str]] | None = None  # the negative load, and the tenant
 
     def grew(self, name: str) -> None:
-        """The tenant has more waiting than before."""
+        """The tenant has more waiting work than before."""
         heap, accounts = self._heap, self._shares.accounts
         if heap is None:
             return

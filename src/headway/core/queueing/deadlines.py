@@ -1,7 +1,7 @@
 """The deadlines of queued and running items.
 
-Ids leave lazily: `live` shows which still count, so nothing is to be
-done when one is served or cancelled.
+Ids are removed lazily: `live` shows which still count, so serving or cancelling an item needs no
+call.
 """
 
 import heapq
@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
-# How sure one must be that an item will be late: in percent of batches that run so fast.
+# An item counts as late if it would be late in a batch as slow as this percentile of all batches.
 HOPELESS: Final = 10.0  # an item that is late even then has no chance
-DOUBTFUL: Final = 85.0  # an item that is in time even then has a good one
+DOUBTFUL: Final = 85.0  # an item that is in time even then has a good chance
 
 _SLACK: Final = 64  # entries of left items that are kept before cleaning up
 
 
 class Deadlines:
-    """Ids in the order of their moments: a run of those that came in order, and a heap."""
+    """Ids by their moments: a deque of the ids added in order, and a heap of the others."""
 
     __slots__ = ("_heap", "_live", "_run")
 
@@ -50,7 +50,7 @@ class Deadlines:
         return run[0][0] if run and run[0][0] <= heap[0][0] else heap[0][0]
 
     def next_at(self) -> float:
-        """The earliest moment of all; infinite where there is none."""
+        """The earliest moment; infinite if there is none."""
         run, heap, live = self._run, self._heap, self._live
         pop = run.popleft
         while run and run[0][1] not in live:
@@ -63,21 +63,21 @@ class Deadlines:
         return run[0][0] if run and run[0][0] <= first else first
 
     def first(self) -> int | None:
-        """Whose moment is the earliest."""
+        """The id with the earliest moment."""
         moment = self.next_at()
         if moment == math.inf:
             return None
         return self._run[0][1] if self._run and self._run[0][0] == moment else self._heap[0][1]
 
     def pop(self) -> int:
-        """Take the earliest out. Call `next_at` just before."""
+        """Remove and return the id with the earliest moment. Call `next_at` just before."""
         run, heap = self._run, self._heap
         if run and (not heap or run[0][0] <= heap[0][0]):
             return run.popleft()[1]
         return heapq.heappop(heap)[1]
 
     def count_before(self, moment: float) -> int:
-        """How many have an earlier moment. Looks at all of them."""
+        """How many ids have an earlier moment. It looks at all of them."""
         live, entries = self._live, (*self._run, *self._heap)
         return sum(1 for each, item_id in entries if each < moment and item_id in live)
 

@@ -1,12 +1,11 @@
-"""Shares by weight: start-time fair queueing among tenants, whatever they wait for.
+"""Shares by weight: start-time fair queueing among tenants, for any kind of work.
 
-Every tenant has an account. What it uses is charged to the account, divided by its weight, and
-the tenant that has been charged least is next. Charges come in two ways. Work whose cost is known
-when it arrives is charged by `enter`, which answers its place in the order; what it did not use in
-the end is given back by `charge`. Work whose cost shows only while it runs (tokens) enters with
-no charge and is charged by `charge` as it goes; `Turns` then says which tenant is next. A tenant
-that was away starts at the virtual time of the tenants that were served meanwhile: it has saved up
-nothing.
+Every tenant has an account. The work it uses is charged to the account, divided by its weight, and
+the tenant with the smallest charge is next. There are two ways to charge. If the cost of work is
+known when it arrives, `enter` charges it and returns its place in the order; `charge` gives back
+the part that was not used. If the cost shows only while the work runs (tokens), it enters without a
+charge, `charge` adds to it as it runs, and `Turns` finds the next tenant. A tenant that was away
+starts at the virtual time of the tenants that were served meanwhile: it has saved up nothing.
 
 Knows neither items nor batches, and reads no clock.
 """
@@ -27,8 +26,8 @@ class TenantAccount:
     def __init__(self, name: str, weight: float) -> None:
         self.name = name
         self.weight = weight
-        self.finish = 0.0  # virtual time at which everything charged so far is paid off
-        self.held = 0  # what waits (rows, tokens)
+        self.finish = 0.0  # the virtual time at which all its charges are paid off
+        self.held = 0  # its waiting work (rows, tokens)
 
     @property
     def load(self) -> float:
@@ -45,12 +44,12 @@ class Shares(Generic[A]):
     def __init__(
         self, weights: Mapping[str, float], open_account: Callable[[str, float], A]
     ) -> None:
-        """`open_account`: `Account`, or a class of one's own made from it."""
+        """`open_account`: `TenantAccount`, or a subclass of it."""
         self._weights = weights
         self._open = open_account
         self._prune_at = _DEBTORS
         self.virtual = 0.0  # the tag of the work that was served last
-        self.active_weight = 0.0  # of tenants with something waiting
+        self.active_weight = 0.0  # of tenants with waiting work
         self.accounts: dict[str, A] = {}
 
     def weight(self, name: str) -> float:
@@ -64,16 +63,16 @@ class Shares(Generic[A]):
         self.active_weight = sum(each.weight for each in self.accounts.values() if each.held)
 
     def account(self, name: str) -> A:
-        """The account of that name, opened if there is none."""
+        """The tenant's account, opened if there is none."""
         account = self.accounts.get(name)
         if account is None:
             account = self.accounts[name] = self._open(name, self.weight(name))
         return account
 
     def enter(self, account: TenantAccount, held: int, charge: float = 0.0) -> float:
-        """This much more work of the tenant (at least 1) waits, and this much is charged.
+        """Add `held` (at least 1) to the tenant's waiting work, and `charge` to its charges.
 
-        Answers its tag: the smallest of all tenants is next; of equal ones, the first that came.
+        Returns the tag of the work: the smallest tag is next; of equal tags, the first to arrive.
         """
         if not account.held:
             self.active_weight += account.weight
@@ -85,7 +84,7 @@ class Shares(Generic[A]):
         return start
 
     def leave(self, account: TenantAccount, held: int) -> None:
-        """This much work of the tenant no longer waits: it runs, or never will."""
+        """`held` of the tenant's work no longer waits: it runs, or never will."""
         account.held -= held
         if not account.held:
             self.emptied(account)
@@ -96,27 +95,26 @@ class Shares(Generic[A]):
         self.prune()
 
     def charge(self, account: TenantAccount, amount: float) -> None:
-        """The tenant used this much more than it was charged; negative: less."""
+        """The tenant used `amount` more than it was charged; negative: less."""
         account.finish += amount / account.weight
 
     def place(self, account: TenantAccount) -> float:
-        """Where the tenant's next work would stand: the smallest is next."""
+        """The tag that the tenant's next work would get: the smallest is next."""
         return max(account.finish, self.virtual)
 
     def advance(self, tag: float) -> None:
-        """Work with this tag is being served: virtual time has come so far."""
+        """Work with this tag is being served: virtual time advances to it."""
         if tag > self.virtual:
             self.virtual = tag
 
     def forget(self) -> None:
-        """Nothing waits and nothing runs: no debts."""
+        """Close all accounts: no work waits or runs."""
         if self.accounts:
             self.virtual = self.active_weight = 0.0
             self.accounts.clear()
 
     def prune(self) -> None:
-        """Close the accounts of tenants with nothing waiting, but for the largest debts, if there
-        are many."""
+        """Close idle accounts, if there are many accounts. Those with the largest debts stay."""
         accounts, virtual = self.accounts, self.virtual
         if len(accounts) <= self._prune_at:
             return
@@ -137,9 +135,9 @@ class Shares(Generic[A]):
 
 
 class Turns(Generic[A]):
-    """Which tenant is next, where work is charged after it has started.
+    """Finds the next tenant, if work is charged after it has started.
 
-    Call `add` when a tenant begins to wait, and ask `first` for the one whose place comes first.
+    Call `add` when a tenant begins to wait, and `first` for the tenant with the smallest place.
     """
 
     def __init__(self, shares: Shares[A]) -> None:
@@ -148,14 +146,16 @@ class Turns(Generic[A]):
         self._noted: set[str] = set()
 
     def add(self, account: TenantAccount) -> None:
-        """The tenant has something waiting. Harmless if that is known."""
+        """The tenant has waiting work. Harmless if it was added before."""
         if account.name not in self._noted:
             self._noted.add(account.name)
             heapq.heappush(self._heap, (self._shares.place(account), account.name))
 
     def first(self, is_out: Callable[[A], bool] | None = None) -> A | None:
-        """The waiting tenant that has used least for its weight; those
-        that are out are passed over, and keep their place."""
+        """The waiting tenant that has used least for its weight.
+
+        Tenants for which `is_out` is true are skipped, and keep their places.
+        """
         heap, shares = self._heap, self._shares
         passed: list[tuple[float, str]] = []
         found = None

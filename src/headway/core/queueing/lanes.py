@@ -1,8 +1,8 @@
 """The items of one partition, in order. `Queue` is made of lanes; only it changes them.
 
 A lane has a line for each class, a line has a shelf for each class of sizes, and a shelf has a flow
-for each tenant, first come first served. Others may read. Only `Queue` adds and removes, because
-it counts them too.
+for each tenant, first come first served. Others may read. Only `Queue` adds and removes items,
+because it counts them too.
 """
 
 import heapq
@@ -19,12 +19,12 @@ from headway.core.queueing.shelves import SLACK, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
-_CLEARED: Final = 2  # at most this many left items are cleared when one comes
+_CLEARED: Final = 2  # at most this many entries of left items are cleared when one arrives
 _INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 
 
 class Line:
-    """The items of one class in one lane. Their tenants share with those of the class elsewhere."""
+    """The items of one class in one lane. Tenants share the class across all lanes."""
 
     __slots__ = (
         "_class",
@@ -44,7 +44,7 @@ class Line:
         self.priority = class_.priority
         self.items = 0
         self.rows = 0
-        self.shelves: dict[int, Shelf] = {}  # by size, in the order in which they came
+        self.shelves: dict[int, Shelf] = {}  # by size, in the order in which they were added
         self.by_size: list[Shelf] = []  # the same, shortest first
         self.arrivals: deque[Item] = deque()  # some may have left
         self.due = Deadlines(live)  # when their answers are wanted
@@ -52,7 +52,7 @@ class Line:
         self._live = live
 
     def push(self, item: Item, shelf_size: int, due: float, penalty: float) -> None:
-        """`due`: when its answer is wanted; `penalty`: for being long. It is `live` already."""
+        """Add an item that is `live` already. `due`: see `Queue.push`; `penalty`: for its size."""
         shelf = self.shelves.get(shelf_size)
         class_, lane, rows = self._class, self.lane, item.rows
         shares = class_.shares
@@ -99,7 +99,7 @@ class Line:
         return arrivals[0] if arrivals else None
 
     def head(self) -> Item:
-        """The next, in order."""
+        """The next item, in order."""
         first, flow = self.by_size[0].slots[0], self.by_size[0].owners[0]
         for shelf in self.by_size:
             if shelf.slots[0] < first:
@@ -123,8 +123,10 @@ class Line:
         return best
 
     def urgent(self, before: float, most: int) -> list[Item]:
-        """Items that are due before that moment, the earliest first, left where they are. A tenant
-        with a long backlog has no claim to go before others."""
+        """Up to `most` items that are due before that moment, the earliest first. They stay queued.
+
+        Items of a tenant with a long backlog are left out: they have no claim to go before others.
+        """
         found: list[Item] = []
         seen: list[tuple[float, int]] = []
         due, live, shares = self.due, self._live, self._class.shares
@@ -138,11 +140,10 @@ class Line:
             due.add(moment, item_id)
         return found
 
-    # ---- going
+    # ---- departures
 
     def take(self, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
-        """Take up to this many rows, in order, until an item does not fit. `shelves`: only from
-        these."""
+        """Take up to `most` rows, in order, until an item does not fit. `shelves`: only these."""
         chosen = list(self.shelves.values()) if shelves is None else shelves
         rows = self.rows
         is_single = rows == self.items
@@ -160,7 +161,7 @@ class Line:
         return taken
 
     def take_while(self, fits: Callable[[Item], bool]) -> list[Item]:
-        """In order, one by one, as long as the next one fits."""
+        """Take items in order, as long as the next one fits."""
         taken: list[Item] = []
         touched: dict[int, Shelf] = {}
         while (found := self.first()) is not None and fits(found[1]):
@@ -181,10 +182,10 @@ class Line:
         self._count_out([item], [shelf])
 
     def _take_each(self, shelves: list[Shelf], most: int) -> list[Item]:
-        """From one shelf; or all that there are, in no order."""
+        """Take rows of one shelf in order, or all rows of several in no order."""
         shares = self._class.shares
         virtual = min(shelf.slots[0][2] for shelf in shelves)
-        virtual = max(shares.virtual, virtual)  # it moves on to the first of all, not further
+        virtual = max(shares.virtual, virtual)  # virtual time advances to the first slot only
         taken: list[Item] = []
         for shelf in shelves:
             taken += shelf.take(most)
@@ -192,7 +193,7 @@ class Line:
         return taken
 
     def _take_merged(self, shelves: list[Shelf], most: int) -> list[Item]:
-        """In the order of slots, from several shelves."""
+        """Take rows of several shelves, in the order of their slots."""
         shares = self._class.shares
         heads: list[tuple[Slot, Item, Shelf]] = []
         for shelf in shelves:
@@ -217,7 +218,7 @@ class Line:
         return taken
 
     def _count_out(self, taken: list[Item], shelves: list[Shelf]) -> None:
-        """Items have left these shelves: clean up, if there are many."""
+        """Items have left these shelves: update the counts, and clean up."""
         lane, rows, size_rows = self.lane, len(taken), 0
         if lane.rows != lane.items:
             rows = sum([item.rows for item in taken])
@@ -270,11 +271,11 @@ class FairLane:
     def __init__(
         self, partition: Hashable, classes: Iterable[PriorityClass], live: dict[int, Item]
     ) -> None:
-        """`live`: all items that wait, by id, here or elsewhere."""
+        """`live`: all waiting items of the queue, by id."""
         self.partition = partition
         self.items = 0
         self.rows = 0
-        self.size_rows = 0  # the sum of rows × size: what they would cost unpadded
+        self.size_rows = 0  # the sum of rows × size: the cost without padding
         self.lines = tuple(Line(self, class_, live) for class_ in classes)
         self._live = live
 
@@ -284,15 +285,15 @@ class FairLane:
 
     @property
     def top(self) -> Line:
-        """The line of the highest class that waits."""
+        """The line of the highest class with a waiting item."""
         for line in self.lines:
             if line.items:
                 return line
-        raise AssertionError("nobody waits")
+        raise AssertionError("the lane is empty")
 
     @property
     def priority(self) -> Priority:
-        """The highest class in it."""
+        """The highest class with a waiting item."""
         return self.top.priority
 
     def oldest(self) -> Item | None:
@@ -300,7 +301,7 @@ class FairLane:
         return min(filter(None, waiting), key=arrival_of, default=None)
 
     def next_due(self, before: float) -> Item | None:
-        """An item that is due before that moment, and has not been named before."""
+        """An item that is due before that moment, and was not returned before."""
         for line in self.lines:
             due = line.due
             if line.items and due.not_before() < before and due.next_at() < before:

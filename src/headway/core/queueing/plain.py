@@ -11,9 +11,9 @@ _SLACK = 64  # left items that are kept before cleaning up
 
 
 class PlainLane:
-    """Items that differ only in id and time: one deque.
+    """Items that differ only in id and time, in one deque.
 
-    Most queues are this, most of the time.
+    Most queues are of this kind, most of the time.
     """
 
     __slots__ = ("arrivals", "kind", "live", "partition", "priority", "size_rows")
@@ -45,7 +45,7 @@ class PlainLane:
         return arrivals[0] if arrivals else None
 
     def start(self, item: Item) -> bool:
-        """The queue is empty: may it hold items like this one? False: it needs a full queue."""
+        """Prepare the empty queue for items like this one. False: they need fair lanes."""
         if item.rows != 1 or item.size or item.deadline != math.inf:
             return False
         self.kind = kind_of(item)
@@ -57,7 +57,7 @@ class PlainLane:
         self.arrivals.extend(items)
 
     def take(self, most: int) -> list[Item]:
-        """The oldest items, this many; there are enough."""
+        """Take the `most` oldest items; there are enough."""
         arrivals, live = self.arrivals, self.live
         if most == len(arrivals) == len(live):
             taken = list(arrivals)
@@ -70,7 +70,7 @@ class PlainLane:
             taken = list(itertools.islice(self.in_order(), most))
             for item in taken:
                 del live[item.id]
-            self.oldest()  # clears away those before
+            self.oldest()  # clears entries of left items
         if not live:
             arrivals.clear()
         return taken

@@ -1,11 +1,11 @@
-"""Classes: a higher one goes first, a lower one gets what is left, and never nothing.
+"""Classes: a higher class goes first, a lower class gets the remaining capacity, and never none.
 
-`Ageing` bounds starvation. Where a class has waited long and higher classes would take everything,
-it is let in for a small part of the work: one unit in `FLOOR`. What it was given anyway counts, so
-wherever anything is left over for it, ageing changes nothing.
+`Ageing` bounds starvation. If a class has waited long and higher classes would take everything, it
+gets a small part of the work: one unit in `FLOOR`. Work that it got anyway counts, so ageing
+changes nothing while capacity is left for the class.
 
-`Usage` remembers how much of the capacity each class has used lately, so that lower classes can be
-served in portions that leave the higher ones what they need.
+`ClassUsage` remembers how much of the capacity each class has used lately, so that lower classes
+can be served in portions that leave the higher ones the capacity they need.
 
 Knows neither items nor batches. `Class` is an index: 0 is the highest.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 FLOOR: Final = 32  # an aged class gets at least one unit of work in this many
-_MOST_AHEAD: Final = 64  # units: what a class was given counts against later claims up to this
+_MOST_AHEAD: Final = 64  # units of work already received that count against later claims, at most
 MEMORY_S: Final = 2.0  # how long use is remembered
 _LEAST_S: Final = 0.1  # use is not computed from less time than this
 
@@ -27,17 +27,17 @@ class Ageing:
 
     def __init__(self, ageing_s: float, classes: int) -> None:
         self._ageing_s = ageing_s
-        self._claims = [1.0] * classes  # units; from 1 on, the next turn is an aged one's
+        self._claims = [1.0] * classes  # by class, in units of work; from 1 on, the class may lead
 
     def is_aged(self, waiting_since: float, now: float) -> bool:
         return now - waiting_since > self._ageing_s
 
     def may_lead(self, index: int, waiting_since: float, now: float) -> bool:
-        """May the class go before higher ones, if its oldest has waited since then?"""
+        """May the class go before higher ones, if its oldest item has waited since then?"""
         return now - waiting_since > self._ageing_s and self._claims[index] >= 1.0
 
     def served(self, amounts: Sequence[int]) -> None:
-        """This much work of each class was served together."""
+        """One batch served these amounts of work, by class."""
         gain = sum(amounts) / FLOOR
         claims = self._claims
         for index, amount in enumerate(amounts):
@@ -56,12 +56,12 @@ class ClassUsage:
         self._updated_at = -math.inf
 
     def add(self, index: int, seconds: float, now: float) -> None:
-        """The class uses this many seconds of a worker at the best rate."""
+        """Note that the class uses a worker for `seconds`, at the best rate."""
         self._fade(now)
         self._seconds[index] += seconds
 
     def above(self, index: int, now: float) -> float:
-        """The share of one worker's time that the classes above this one use; 0: none lately."""
+        """The share of one worker's time that higher classes use; 0: none used any lately."""
         self._fade(now)
         used = 0.0
         for each in self._seconds[:index]:

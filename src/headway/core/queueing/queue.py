@@ -1,8 +1,8 @@
 """Waiting items, and which is next: classes, tenants, partitions, deadlines, cancellation.
 
-Three rules give the order. *Classes* are strict, except for what `priority.Ageing` grants a lower
-one that would starve. Within a class, *tenants* share by weight (`fairness`). Within a tenant,
-first come first served, or shortest first with a bounded number of overtakings.
+Three rules give the order. *Classes* are strict, except for the share that `priority.Ageing` grants
+a lower class that would starve. Within a class, *tenants* share by weight (`fairness`). Within a
+tenant, first come first served, or shortest first with a bounded number of overtakings.
 
 The queue owns its state: others read its figures, and change it only by calling it. Taking items
 out of a line is one step that leaves every figure right.
@@ -22,8 +22,8 @@ from headway.core.queueing.priority import Ageing
 from headway.core.queueing.ranking import LaneRanking
 from headway.core.queueing.shelves import Shelf
 
-# With no more waiting rows than these, the item due first goes first. In a longer queue that would
-# only choose which items are late, and fill it with items that are answered at the last moment.
+# Up to this many waiting rows, the item due first goes first. In a longer queue, that order would
+# only choose which items are late, and keep most items until their last moment.
 HURRIED_ROWS: Final = 16
 
 __all__ = ["FairLane", "Lane", "Line", "PlainLane", "Queue", "Shelf"]
@@ -42,12 +42,12 @@ class Queue:
         may_be_plain: bool = True,
         shelf_of: Callable[[int], int] | None = None,
     ) -> None:
-        """`shelf_of`: the class of sizes an item is kept under; None: sizes do not matter."""
+        """`shelf_of`: from an item's size to its class of sizes; None: sizes do not matter."""
         self.items = 0
         self.rows = 0
-        self.is_overflowing = False  # an item was refused for want of room
+        self.is_overflowing = False  # an item was refused because the queue is full
         self.lanes: Mapping[Hashable, Lane] = {}
-        self.full_lanes: dict[Hashable, Lane] = {}  # those with a batch's worth of rows
+        self.full_lanes: dict[Hashable, Lane] = {}  # the lanes with enough rows for a full batch
         self.ageing = Ageing(ageing_s, len(Priority))
         self._shortest_first = order is Order.SHORTEST
         self._shelf_of = shelf_of
@@ -75,14 +75,14 @@ class Queue:
         return item_id in self._live or item_id in self._plain.live
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants share by these from now on; absent: 1."""
+        """Use these weights of tenants from now on; a tenant that is absent has 1."""
         for class_ in self._classes:
             class_.weigh(weights)
 
-    # ---- coming
+    # ---- arrivals
 
     def push(self, item: Item, due: float = math.inf) -> None:
-        """`due`: when its answer is wanted, by its caller or by the SLO."""
+        """`due`: the moment by which its caller or the SLO wants the answer."""
         if self._is_plain:
             if self._is_alike(item):
                 self.push_alike(item)
@@ -91,7 +91,7 @@ class Queue:
         self._push_in_order(item, due)
 
     def push_alike(self, item: Item) -> bool:
-        """Queue the item if it is like all waiting ones; False: use `push`."""
+        """Queue the item if it is like all waiting items. False: call `push` instead."""
         plain = self._plain
         if kind_of(item) != plain.kind:
             return False
@@ -118,7 +118,7 @@ class Queue:
         return True
 
     def _is_alike(self, item: Item) -> bool:
-        """May it join a plain queue, or start one?"""
+        """May the item join a plain queue, or start one?"""
         plain = self._plain
         if plain.live or not self._may_be_plain:
             return bool(plain.kind) and kind_of(item) == plain.kind
@@ -128,7 +128,7 @@ class Queue:
         return True
 
     def _tell_apart(self) -> None:
-        """An item differs: put the waiting ones in order, as if they came just now."""
+        """An item differs: move the waiting items to fair lanes, as if they had just arrived."""
         waiting = list(self._plain.in_order())
         self._is_plain = False
         self._plain.clear()
@@ -162,18 +162,18 @@ class Queue:
         self._mean_size += (size - self._mean_size) * 0.01 if self._mean_size else size
         return OVERTAKE_ROWS * size / self._mean_size if self._mean_size else 0.0
 
-    # ---- going
+    # ---- departures
 
     def take_alike(self, lane: PlainLane, most: int) -> list[Item]:
-        """The oldest items of a plain queue, this many."""
+        """Take the `most` oldest items of a plain queue, or all that it has."""
         taken = lane.take(min(most, lane.items))
         self._count_out_plain(len(taken))
         return taken
 
     def take(self, line: Line, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
-        """Take up to this many rows of the line, in order, until an item does not fit.
+        """Take up to `most` rows of the line to run, in order, until an item does not fit.
 
-        `shelves`: only of these.
+        `shelves`: take only from these.
         """
         if most <= 0:
             return []
@@ -184,7 +184,7 @@ class Queue:
         return taken
 
     def take_while(self, line: Line, fits: Callable[[Item], bool]) -> list[Item]:
-        """In order, one by one, as long as the next one fits: to run."""
+        """Take items to run, in order, as long as the next one fits."""
         before = line.rows
         taken = line.take_while(fits)
         if taken:
@@ -196,11 +196,11 @@ class Queue:
         self._remove(item, ran=True)
 
     def pay_back(self, item: Item) -> None:
-        """An item was taken to run, and will not."""
+        """Undo the charge of an item that was taken to run and will not."""
         self._classes[item.priority].pay_back(item)
 
     def remove(self, item_id: int) -> Item | None:
-        """Take an item out, not to run. None: it is not queued (any more)."""
+        """Take an item out that will not run. None: it is not queued (any more)."""
         item = self._live.get(item_id)
         if item is not None:
             self._remove(item, ran=False)
@@ -259,12 +259,12 @@ class Queue:
         return None if item_id is None else self._live[item_id]
 
     def has_expired(self, now: float) -> bool:
-        """Has the deadline of an item passed?"""
+        """Has the deadline of any item passed?"""
         expiry = self._expiry
         return expiry.not_before() <= now and expiry.next_at() <= now
 
     def pop_expired(self, now: float, most: int) -> list[Item]:
-        """Items whose deadline has passed, up to this many."""
+        """Take out up to `most` items with a deadline that has passed."""
         expired: list[Item] = []
         while len(expired) < most and self._expiry.next_at() <= now:
             expired.append(self._live[self._expiry.pop()])
@@ -286,11 +286,11 @@ class Queue:
         return normal.rows == rows or high.rows == rows or low.rows == rows
 
     def shelf_of(self, item: Item) -> int:
-        """The class of sizes it is kept under."""
+        """The class of sizes that the item is kept under; 0 if it has none."""
         return self._shelf_of(item.size) if item.size and self._shelf_of is not None else 0
 
     def lead(self, now: float, *, aged_turn: bool) -> Lane | None:
-        """The lane whose head is due next; on the turn of the aged, that of the longest waiting."""
+        """The lane with the next item; with `aged_turn`, the lane of the longest waiting item."""
         if self._is_plain:
             return self._plain if self._plain.live else None
         return self._ranking.lead(aged_turn=aged_turn)
@@ -301,20 +301,20 @@ class Queue:
         return self._ranking.lead(aged_turn=True)
 
     def oldest_full_lane(self) -> Lane | None:
-        """The longest waiting lane that has enough rows for a batch."""
+        """The lane of the longest waiting item, among lanes with enough rows for a full batch."""
         waiting = [(item, lane) for lane in self.full_lanes.values() if (item := lane.oldest())]
         return min(waiting, key=lambda each: arrival_of(each[0]))[1] if waiting else None
 
     def has_aged(self, now: float) -> bool:
-        """Is it the turn of an item that has waited so long that class does not count?"""
+        """Is it the turn of an item that has waited so long that its class does not count?"""
         return not (self._is_plain or self.has_one_class) and self._ranking.has_aged(now)
 
     def aged_line(self, lane: FairLane, now: float) -> Line | None:
-        """The line of a lower class whose turn it is, having waited long enough."""
+        """The line of a lower class that goes first because it waited long; None: no such line."""
         return None if self.has_one_class else self._ranking.aged_line(lane, now)
 
     def rows_ahead(self, item: Item) -> float:
-        """How many rows a newcomer must expect to leave before it."""
+        """How many rows a new item must expect to leave before it."""
         if self._is_plain:
             if not self._plain.live or kind_of(item) == self._plain.kind:
                 return self.rows
@@ -334,15 +334,15 @@ class Queue:
     # ---- room
 
     def make_room(self, newcomer: Item, limit: int) -> list[Item]:
-        """Push out items with less right to their place than this newcomer, newest first.
+        """Push out items with less right to their place than the newcomer, newest first.
 
-        Empty: there is not enough of that, and the newcomer must be refused instead.
+        Empty: they would not make enough room, and the newcomer must be refused instead.
         """
         if self._is_plain:
             first = self._plain.oldest()
             if first and newcomer.priority >= first.priority and newcomer.tenant == first.tenant:
                 self.is_overflowing = True
-                return []  # its equals, or those above it
+                return []  # all items are its equals, or of higher classes
             self._tell_apart()
         needed = self.rows + newcomer.rows - limit
         own, *below = self._classes[newcomer.priority :]
@@ -356,15 +356,17 @@ class Queue:
         return victims
 
     def make_way(self, newcomer: Item) -> list[Item]:
-        """Evict as much of tenants of its class that hold more than their share, newest first."""
+        """Evict the newcomer's rows from tenants of its class that hold more than their share."""
         class_ = self._classes[newcomer.priority]
         if class_.is_unshared(newcomer.tenant):
             return []
         return self._evict(class_, class_.allowed_load(newcomer), newcomer.rows)
 
     def _evict(self, class_: PriorityClass, allowed: float, needed: int) -> list[Item]:
-        """Remove this many rows of the class: the newest of the tenant that holds most for its
-        weight, and fewer where no tenant is over `allowed` any more."""
+        """Remove up to `needed` rows of the class: the newest items of the tenants over `allowed`.
+
+        The tenant that holds most for its weight goes first.
+        """
         victims: list[Item] = []
         while needed > 0 and (tenant := class_.most_loaded(allowed)) is not None:
             lines = (lane.lines[class_.priority] for lane in self._fair_lanes.values())

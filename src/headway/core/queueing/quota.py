@@ -1,8 +1,9 @@
-"""The quota of one key: requests and rows a second, tokens a minute, requests at once. Pure.
+"""The quota of one key: requests and rows per second, tokens per minute, requests at once. Pure.
 
-A bucket holds a second's worth, that of tokens a minute's: an answer reserves what it may come to,
-and gives back what it did not. What asks for more than it can ever hold is admitted when it is
-full and leaves a debt, so a large request is slow, not impossible, and the rate holds over time.
+A bucket holds one second's worth, the token bucket one minute's. An answer reserves the most tokens
+it may have, and gives back those it did not use. A request for more than a bucket can hold is
+admitted when the bucket is full, and leaves a debt: a large request is slow, not impossible, and
+the rate holds over time.
 """
 
 import math
@@ -17,7 +18,7 @@ _ROUNDING = 1e-9  # a caller that obeys Retry-After must not be a rounding error
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """None: no limit."""
+    """The limits of one key. None: no limit."""
 
     requests_per_s: float | None = None
     rows_per_s: float | None = None
@@ -26,7 +27,7 @@ class Quota:
 
 
 class Bucket:
-    """Fills at a rate, up to what comes in `span_s`, and at least to one."""
+    """Fills at a rate, up to the amount of `span_s` seconds, but at least 1."""
 
     __slots__ = ("_capacity", "_filled_at", "_level", "_span_s", "rate")
 
@@ -38,7 +39,7 @@ class Bucket:
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long until this much may be taken, if no other request comes; 0: now."""
+        """The seconds until `amount` may be taken, if no other request arrives; 0: now."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self.rate if missing > _ROUNDING * self._capacity else 0.0
@@ -49,12 +50,12 @@ class Bucket:
         self._level -= amount
 
     def give_back(self, amount: float, now: float) -> None:
-        """Give back some of what was taken."""
+        """Give back `amount` of what was taken."""
         self._fill(now)
         self._level = min(self._capacity, self._level + amount)
 
     def change(self, rate: float, now: float) -> None:
-        """Change the rate. What was taken stays taken."""
+        """Change the rate. The amount taken so far stays taken."""
         self._fill(now)
         self.rate, self._capacity = rate, max(1.0, rate * self._span_s)
         self._level = min(self._level, self._capacity)
@@ -79,7 +80,7 @@ class Allowance:
         self.running = 0
 
     def begin(self, now: float) -> None:
-        """One request more, or QuotaExceeded. Each `begin` needs an `end`."""
+        """Count one more request, or raise QuotaExceeded. Each `begin` needs an `end`."""
         limit = self._quota.concurrent
         if limit is not None and self.running >= limit:
             raise QuotaExceeded(f"key {self._name!r} may have {limit} requests at once")
@@ -88,7 +89,7 @@ class Allowance:
 
     @contextmanager
     def running_one(self, now: float) -> Iterator[None]:
-        """One request, from its begin to its end."""
+        """Call `begin` on entry and `end` on exit."""
         self.begin(now)
         try:
             yield
@@ -131,7 +132,7 @@ class Allowance:
             self._tokens.give_back(tokens, now)
 
     def change(self, quota: Quota, now: float) -> None:
-        """Another quota from now on; the requests under way stay counted."""
+        """Use another quota from now on. Requests under way stay counted."""
         self._requests = _changed(self._requests, quota.requests_per_s, now)
         self._rows = _changed(self._rows, quota.rows_per_s, now)
         if self._tokens is None or quota.tokens_per_minute is None:

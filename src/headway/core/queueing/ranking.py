@@ -1,4 +1,4 @@
-"""Which of many lanes comes first."""
+"""Finds the lane that comes first, among many."""
 
 import heapq
 from collections.abc import Callable, Hashable
@@ -9,7 +9,7 @@ from headway.core.queueing.shelves import SLACK
 
 
 class LaneRanking:
-    """All lanes of a queue that tells items apart: which leads, which has waited longest.
+    """All fair lanes of a queue: which is next, and which has waited longest.
 
     A single lane is first without being ranked; the heaps are filled when a second one comes.
     """
@@ -33,14 +33,14 @@ class LaneRanking:
             self._by_age.note(lane, lanes)
 
     def lead(self, *, aged_turn: bool = False) -> FairLane | None:
-        """The lane whose head is due next; on the turn of the aged, that of the longest waiting."""
+        """The lane with the next item; with `aged_turn`, the lane of the longest waiting item."""
         lanes = self.lanes
         if len(lanes) <= 1:
             return next(iter(lanes.values()), None)
         return (self._by_age if aged_turn else self._by_urgency).first(lanes)
 
     def has_aged(self, now: float) -> bool:
-        """Is it the turn of an item that has waited so long that class does not count?"""
+        """Is it the turn of an item that has waited so long that its class does not count?"""
         lanes = self.lanes
         if len(lanes) <= 1:
             only = next(iter(lanes.values()), None)
@@ -52,7 +52,7 @@ class LaneRanking:
         return self._ageing.may_lead(oldest.priority, oldest.arrived_at, now)
 
     def aged_line(self, lane: FairLane, now: float) -> Line | None:
-        """The line of a lower class whose turn it is, having waited long enough."""
+        """The line of a lower class that goes first because it waited long; None: no such line."""
         above, ageing = len(self.lanes) > 1, self._ageing
         for line in lane.lines:
             if not line.items:
@@ -70,7 +70,7 @@ class LaneRanking:
 
 
 class LaneHeap:
-    """Finds the lane that comes first by some rank, when there are many.
+    """Finds the lane with the smallest rank, when there are many.
 
     Ranks are noted when a lane may have moved up and checked when it surfaces.
     """

@@ -1,4 +1,4 @@
-"""What runs now, and on which workers: the scheduler writes it, everybody else reads it."""
+"""The running batches, and the workers. The scheduler writes this, other modules read it."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ class Running:
     def __init__(self, workers: int) -> None:
         self.batches: dict[int, Batch] = {}
         self.items = 0
-        self.numbers: tuple[int, ...] = tuple(range(workers))  # of the workers that are there
-        self.workers = workers  # how many to reckon with; at least 1: one will be back
-        # By worker: how many times as long a batch takes.
+        self.numbers: tuple[int, ...] = tuple(range(workers))  # the workers that are up
+        self.workers = workers  # the number to plan with; at least 1, because a lost one restarts
+        # By worker: how many times as long as usual a batch takes.
         self.speeds: tuple[float, ...] = (1.0,) * workers
 
     def set_workers(self, numbers: Sequence[int]) -> None:
-        """These are there now; how fast they are is not known."""
+        """These workers are up now; their speeds are unknown."""
         self.numbers = tuple(numbers)
         self.workers = max(1, len(self.numbers))
         self.speeds = (1.0,) * self.workers
@@ -33,5 +33,5 @@ class Running:
 
     @property
     def free(self) -> int:
-        """Workers that run nothing."""
+        """The number of workers without a batch."""
         return len(self.numbers) - len(self.batches)

@@ -1,9 +1,9 @@
 """One class of sizes in a line: which item is next, by its tenant's share.
 
-An item takes a *slot* when it comes: its tenant's place in the order, charged to the tenant. The
+An item takes a *slot* when it arrives: its tenant's place in the order, charged to the tenant. The
 slot belongs to the tenant, not to the item: if an item is cancelled, pushed out or dropped, its
-slot serves the tenant's next one, so only what runs is paid for. A slot that comes up with nothing
-left to serve is paid back.
+slot serves the tenant's next item, so a tenant pays only for items that run. If the tenant has no
+item when the turn of a slot comes, the charge is given back.
 """
 
 import bisect
@@ -36,9 +36,9 @@ class Flow:
     def __init__(self, tenant: TenantAccount) -> None:
         self.tenant = tenant
         self.first: Item | None = None
-        self._rest: list[Item] | None = None  # behind the first, …
-        self._start = 0  # … from here on; earlier ones were served
-        self.length = 0  # items, with those that have left
+        self._rest: list[Item] | None = None  # the items behind the first, …
+        self._start = 0  # … from this index on; earlier ones were served
+        self.length = 0  # items, including those that have left
         self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots used up by an item that ran out of turn
@@ -59,7 +59,7 @@ class Flow:
             self._rest.append(item)
 
     def pop(self) -> Item:
-        """Take the first out."""
+        """Remove and return the first item."""
         item = self.first
         assert item is not None, "no item is here"
         self.length -= 1
@@ -70,7 +70,7 @@ class Flow:
         return item
 
     def pop_many(self, count: int) -> list[Item]:
-        """Take this many items from the front; there are enough."""
+        """Remove and return the first `count` items; there are enough."""
         rest = self._rest
         if rest is None or count == 1:
             return [self.pop()]
@@ -129,10 +129,10 @@ class Flow:
         self._start = self.gone = 0
 
 
-# Key, id of the item that took it, tag, rows that were charged. Ordered by key, then arrival. The
-# key is the tag, plus a penalty for being long where the shortest go first. (Were the types of its
-# fields given, compiled code would unpack and rebuild it wherever it is passed on. Its
-# flow is not among them: of tuples of numbers, Python's garbage collector keeps no list.)
+# A slot: key, id of the item that took it, tag, charged rows. Slots are ordered by key, then by
+# arrival. The key is the tag, plus a penalty for size if the shortest go first. (With the types of
+# its fields, compiled code would unpack and rebuild the tuple wherever it is passed on. It does not
+# contain its flow, because Python's garbage collector does not track tuples of numbers.)
 Slot: TypeAlias = tuple[Any, ...]
 
 
@@ -154,8 +154,8 @@ class Shelf:
 
     def __init__(self, size: int, shares: Shares[TenantAccount], live: dict[int, Item]) -> None:
         """`live`: the waiting items, by id."""
-        self.size = size  # up to this
-        self.largest = 0  # size of an item that came
+        self.size = size  # the largest size that belongs here
+        self.largest = 0  # the largest size of an item that arrived
         self._shares = shares
         self._live = live
         self.items = 0
@@ -163,12 +163,12 @@ class Shelf:
         self.flows: dict[str, Flow] = {}
         self.slots: list[Slot] = []  # in order
         self.owners: list[Flow] = []  # the flow of each slot
-        # A flow that is over is left for its tenant, who is often back soon; where there are many,
-        # each is closed when it ends.
+        # A flow that is over is kept, because its tenant is often back soon. If there are too many
+        # flows, each is closed when it ends.
         self.is_crowded = False
 
     def push(self, item: Item, tenant: TenantAccount, penalty: float) -> None:
-        """`penalty`: for being long, where the shortest go first."""
+        """`penalty`: for the item's size, if the shortest go first; otherwise 0."""
         shares = self._shares
         flow = self.flows.get(tenant.name)
         if flow is None:
@@ -185,7 +185,7 @@ class Shelf:
             flow.unused -= 1
             shares.enter(tenant, rows)
             return
-        tag: Any = shares.enter(tenant, rows, rows)  # as an object: one for both of its places
+        tag: Any = shares.enter(tenant, rows, rows)  # one float object, used twice in the slot
         slot = (tag + penalty if penalty else tag, key_of(item), tag, rows)
         slots = self.slots
         if not slots or slots[-1] < slot:
@@ -212,7 +212,7 @@ class Shelf:
         return found
 
     def take(self, most: int) -> list[Item]:
-        """Take up to this many rows from the front, until an item does not fit."""
+        """Take up to `most` rows from the front, until an item does not fit."""
         shares, live = self._shares, self._live
         taken: list[Item] = []
         rows = used = 0
@@ -246,8 +246,10 @@ class Shelf:
         return taken
 
     def cut(self, most: int) -> tuple[list[Slot], list[Flow]]:
-        """Cut off up to this many slots from the front, with their flows. Each is for one item of
-        one row; `serve` returns None where there is none."""
+        """Cut off up to `most` slots from the front, with their flows.
+
+        Each slot is for one item of one row; `serve` returns None if the slot has no item.
+        """
         slots, owners = self.slots, self.owners
         if len(slots) <= most:
             self.slots, self.owners = [], []
@@ -262,7 +264,7 @@ class Shelf:
         del self.slots[:count], self.owners[:count]
 
     def serve(self, slot: Slot, flow: Flow) -> Item | None:
-        """The item for a slot that was cut off, of a flow with gaps; None: there is none."""
+        """Remove and return the item of a slot that was cut off; None: the slot has no item."""
         item = None if flow.spent else flow.oldest(self._live)
         if item is None:
             self.items += 1
@@ -276,7 +278,7 @@ class Shelf:
         return item
 
     def newest(self, name: str) -> Item | None:
-        """That tenant's newest item on this shelf."""
+        """The newest item of the tenant `name` on this shelf."""
         flow = self.flows.get(name)
         return None if flow is None else flow.newest(self._live)
 
@@ -296,7 +298,7 @@ class Shelf:
         self._shares.leave(flow.tenant, item.rows)
 
     def forget(self) -> None:
-        """Clear away slots and items of left callers, if there are many."""
+        """Clear away slots and flows without items, if there are many."""
         items = self.items
         if len(self.slots) > 2 * items + SLACK or (self.slots and not items):
             self.compact()

@@ -7,13 +7,13 @@ from headway.core.items import Item, key_of
 from headway.core.queueing.fairness import Shares, TenantAccount
 from headway.core.queueing.shelves import Shelf, Slot
 
-_AHEAD: Final = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
+_AHEAD: Final = 8  # slots of each shelf, beyond twice its part of a batch, that are compared first
 
 
 def take_singles(
     shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
-    """Take up to this many items, by the order of their slots, from several shelves."""
+    """Take up to `most` items from several shelves, in the order of their slots."""
     shares.advance(_first_tag(shelves))
     taken = _serve(shelves, most, shares, live)
     while len(taken) < most and (more := [shelf for shelf in shelves if shelf.slots]):
@@ -33,7 +33,7 @@ def _first_tag(shelves: list[Shelf]) -> float:
 def _serve(
     shelves: list[Shelf], most: int, shares: Shares[TenantAccount], live: dict[int, Item]
 ) -> list[Item]:
-    """Take the items of the first slots, this many, out of their flows."""
+    """Take the items of the first `most` slots out of their flows."""
     first = shelves[0]
     if len(shelves) > 1 or len(first.flows) > 1 or first.owners[0].has_gaps:
         return _serve_each(shelves, most, shares, live)
@@ -76,7 +76,7 @@ def _serve_each(
 
 
 def _last_slot(shelves: list[Shelf], most: int) -> Slot | None:
-    """The last of the first slots, this many, of all shelves; None: there are no more than that."""
+    """The last of the first `most` slots of all shelves; None: there are no more than `most`."""
     if len(shelves) == 1:
         return None
     in_all = 0
@@ -86,7 +86,7 @@ def _last_slot(shelves: list[Shelf], most: int) -> Slot | None:
 
 
 def _slot_at(shelves: list[Shelf], place: int) -> Slot:
-    """The slot at this place in the order of all shelves; there are enough."""
+    """The slot at `place` (from 1) in the order of all shelves; there are enough."""
     each = 2 * place // len(shelves) + _AHEAD
     slots: list[Slot] = []
     for shelf in shelves:

@@ -1,6 +1,6 @@
 """`Batcher`: groups single calls into batches for one model. The public face of the runtime.
 
-What a batcher does is done by its parts: `calling/inputs.py` reads what callers give,
+A batcher's parts do its work: `calling/inputs.py` reads what callers give,
 `entrance.py` queues it, `decider.py` runs batches, `shell.py` drives it.
 """
 
@@ -72,7 +72,7 @@ _GRACE_S = (
 def _takes_options(
     options: Callable[P, BatcherOptions],
 ) -> Callable[[Callable[Concatenate[S, M, ...], None]], Callable[Concatenate[S, M, P], None]]:
-    """Have a constructor take the fields of the options as its keywords."""
+    """Give a constructor the fields of the options as its keywords."""
 
     def typed(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function).parameters.values())[:2]
@@ -124,7 +124,7 @@ class Batcher(Generic[In, Out]):
         self._decider, self._shell, self._entrance = parts.decider, parts.shell, parts.entrance
 
     def after_fork(self) -> None:
-        """In the child process, which has no threads or workers of the parent."""
+        """Start over in the child process, which has no threads or workers of the parent."""
         self._parts.after_fork()
         self._take_parts()
 
@@ -145,8 +145,8 @@ class Batcher(Generic[In, Out]):
             raise Closed(f"{self.name} crashed") from self._shell.crash
 
     async def close(self, *, drain_s: float = 30.0) -> None:
-        """Refuse new work, finish what is queued and running for up to `drain_s`, then answer the
-        rest with `Closed`. Afterwards no caller is left waiting."""
+        """Refuse new calls, finish accepted calls for up to `drain_s`, then answer the remaining
+        ones with `Closed`. Afterwards no caller is left waiting."""
         await self._parts.close(drain_s)
 
     # ---- calling
@@ -184,7 +184,7 @@ class Batcher(Generic[In, Out]):
         return result  # type: ignore[no-any-return]  # a cast would be a call for every caller
 
     async def explain(self, value: Any, **options: Unpack[CallKeywords]) -> Explained[Out]:
-        """`submit`, and how the result came about: which batch, why it left, where the time went.
+        """`submit`, with an explanation: which batch it was in, why that left, where the time went.
 
         (Separate from `submit`: callers without an explanation should not pay for one.)
         """
@@ -197,8 +197,8 @@ class Batcher(Generic[In, Out]):
     async def _answer_in_time(
         self, call: Call | LongCall, entered_at: float, deadline_ms: float | None
     ) -> Any:
-        """The finished answer, or DeadlineExceeded, wherever the call is by then. A queued item is
-        refused by the scheduler itself."""
+        """The finished answer; DeadlineExceeded if the deadline passes before. (If the item is
+        still queued then, the scheduler itself refuses it.)"""
         deadline = deadline_at(entered_at, deadline_ms)
         timer = self._expire_at(call, deadline)
         try:
@@ -236,9 +236,9 @@ class Batcher(Generic[In, Out]):
         return result  # type: ignore[no-any-return]  # as in `submit`
 
     def submit_direct(self, call: DirectCall) -> bool:
-        """For a front end in the batcher's own loop: one row, already checked, without options.
+        """Queue a front end's call, in the batcher's own loop: one checked row without options.
 
-        False: it cannot be taken this way now; `submit` says why.
+        False: it cannot be taken this way now; `submit` raises the reason.
         """
         return self.is_uniform and self._entrance.enqueue_direct(call)
 
@@ -252,7 +252,7 @@ class Batcher(Generic[In, Out]):
         return self._entrance.fan_out(rows=rows, deadline_ms=deadline_ms)
 
     async def many(self, values: Iterable[Any], **options: Any) -> list[Out]:
-        """The results for several values, in order. One error withdraws the rest and is raised.
+        """The results for several values, in order. One error withdraws the others and is raised.
 
         Any number of values: a few batches' worth are queued at a time, as the queue has room.
         `deadline_ms` is that of all of them.
@@ -296,7 +296,7 @@ class Batcher(Generic[In, Out]):
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # e.g. Ctrl-C: nobody waits for the answer
+            future.cancel()  # e.g. Ctrl-C: no caller waits for the answer
             raise
 
     async def stream(self, value: Any, **options: Unpack[CallKeywords]) -> AsyncIterator[Any]:
@@ -318,7 +318,7 @@ class Batcher(Generic[In, Out]):
         return OpenStream(call, self._entrance.withdraw, self._expire_at(call, deadline))
 
     def check_parameters(self, given: Mapping[str, Any]) -> None:
-        """Raises InvalidInput for one that the model does not take."""
+        """Raises InvalidInput for a parameter that the model does not take."""
         self._parts.inputs.check_parameters(given)
 
     def takes_parameter(self, name: str) -> bool:
@@ -350,15 +350,15 @@ class Batcher(Generic[In, Out]):
         )
 
     def limit_rows(self, rows: int) -> None:
-        """Make no batch larger than this: more does not fit into memory. Before traffic."""
+        """Make no batch larger than this, because of memory. Call it before traffic."""
         self._parts.warm_up.limit_rows(rows)
 
     def learn(self, table: CostTable) -> None:
-        """Decide by these batch times from now on; what was learned before is forgotten."""
+        """Use these batch times from now on, and forget earlier observations."""
         self._decider.learn(table)
 
     def weigh(self, tenants: Mapping[str, float]) -> None:
-        """Tenants share by these weights from now on; absent: 1. Waiting items keep their place."""
+        """Use these weights of tenants from now on (absent: 1). Waiting items keep their place."""
         with self._shell.lock:
             policy = dataclasses.replace(self.policy, tenant_weights=dict(tenants))
             self._parts.maker.policy = policy
@@ -366,14 +366,14 @@ class Batcher(Generic[In, Out]):
 
     @property
     def is_open(self) -> bool:
-        """Are calls taken? False before it is entered, once it closes, after a crash, and while
+        """Are calls accepted? False before it is entered, once it closes, after a crash, and while
         every worker is stuck or was given up."""
         return self._shell.takes_calls
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more: a crash, workers given up or stuck, or callbacks that
-        hang. Empty while it works, and before and after its life."""
+        """Why no call completes any more: a crash, workers given up or stuck, or callbacks that
+        hang. Empty while it works, before it opens and after it closes."""
         crash, suspended = self._shell.crash, self._shell.suspended
         if crash is not None:
             return f"{self.name} crashed: {type(crash).__name__}: {crash}"
@@ -409,8 +409,8 @@ class Batcher(Generic[In, Out]):
         self._parts.observers.add(observer)
 
     def follow(self, follower: Follower) -> None:
-        """Tell this callable the ids of each call's items, in that call's own context: so that
-        traces and logs know the batch of a request."""
+        """Call this with the ids of each call's items, in that call's own context, so that traces
+        and logs know the batch of a request."""
         self._parts.followers.append(follower)
 
     def statistics(self) -> Statistics:

@@ -82,7 +82,7 @@ class Calibration:
             company.max_rows, company.row_counts = policy.max_batch_size, policy.batch_sizes
 
     async def try_out(self, dependent_rows: DependentRows) -> None:
-        """Before there are callers: find out whether the model's rows depend on each other, and
+        """Find out, before there are callers, whether the model's rows depend on each other, and
         whether it may be padded. Raises ConfigError."""
         runner, policy = self._maker.runner, self._maker.policy
         if not isinstance(runner, TensorRunner) or isinstance(runner, WholeRunner):
@@ -104,7 +104,7 @@ class Calibration:
     async def _try_company(
         self, trial: Trial, runner: TensorRunner, dependent_rows: DependentRows
     ) -> bool:
-        """Do its rows depend on each other?"""
+        """Find out whether the model's rows depend on each other."""
         policy, company = self._maker.policy, runner.company
         company.max_rows, company.row_counts = policy.max_batch_size, policy.batch_sizes
         company.revoked = self._tell_alone
@@ -123,7 +123,7 @@ class Calibration:
         return bool(outputs)
 
     def _tell_alone(self, outputs: Sequence[str]) -> None:
-        """Possibly in a worker's thread."""
+        """Log that requests run alone from now on. It may be called in a worker's thread."""
         _log.warning(
             "%s: %s. Each request runs alone from now on, its own rows in one call. "
             "dependent_rows = 'refuse' refuses such a model, 'batch' batches it all the same",

@@ -1,4 +1,4 @@
-"""The scheduler, and the callers of the items queued in it. All under the shell's lock."""
+"""The scheduler, and the callers of its queued items. Used under the shell's lock."""
 
 import itertools
 import operator
@@ -19,13 +19,13 @@ class CallQueue:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.ids = itertools.count(1)
-        self.calls: dict[int, Answerable] = {}  # by item; those of running batches are elsewhere
+        self.calls: dict[int, Answerable] = {}  # by item; running ones are in jobs
 
     @property
     def is_idle(self) -> bool:
         return not self.calls and self.scheduler.is_idle
 
-    # ---- coming in
+    # ---- items arrive
 
     def submit(self, item: Item, call: Answerable) -> None:
         """Queue an item. Raises the reason of a refusal."""
@@ -37,13 +37,13 @@ class CallQueue:
         inbox: deque[tuple[Item, Any]],
         is_elsewhere: Callable[[Any], bool] | None,
     ) -> list[tuple[Answerable, HeadwayError]]:
-        """Queue all of the inbox; returns the refused calls, and why. `is_elsewhere`: is this
+        """Queue the whole inbox. Returns refused calls and the reasons. `is_elsewhere`: is this
         caller in another event loop?"""
         calls, items, is_mixed = self.calls, [], False
         while inbox:
             item, call = inbox.popleft()
             if item.tenant:
-                is_mixed = True  # the others may have none
+                is_mixed = True  # other calls may have none
             if is_elsewhere is not None and is_elsewhere(call):
                 call.detach()
             calls[item.id] = call
@@ -51,7 +51,7 @@ class CallQueue:
         submit = self.scheduler.submit_each if is_mixed else self.scheduler.submit_alike
         return [(calls.pop(item.id), error) for item, error in submit(items)]
 
-    # ---- going out
+    # ---- items leave
 
     def take(self, batch: Batch, calls: list[Answerable]) -> None:
         """Move the callers of this batch into `calls`. If this raises, `put_back` those."""
@@ -67,7 +67,7 @@ class CallQueue:
         return refusals
 
     def cancel(self, item_ids: tuple[int, ...]) -> bool:
-        """Were all of them queued?"""
+        """Cancel these items. Were all of them queued?"""
         cancelled = [item_id for item_id in item_ids if self.scheduler.cancel(item_id)]
         for item_id in cancelled:
             self.calls.pop(item_id, None)

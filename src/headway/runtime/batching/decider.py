@@ -1,6 +1,6 @@
-"""Obeys the scheduler, as its shell drives it: starts batches, takes them back, answers callers.
+"""Obeys the scheduler, driven by its shell: starts batches, takes them back, answers callers.
 
-What happens to callers before they are queued is in
+Callers that are not yet queued are handled in
 `entrance.py`; what becomes of workers that are lost, in `losses.py`.
 """
 
@@ -36,8 +36,8 @@ class BatchDecision(NamedTuple):
 
 
 class BatchDecider:
-    """Its shell calls it under the shell's lock, where no user code may run, unless a method says
-    otherwise. What it raises there ends the shell as a crash."""
+    """Unless a method says otherwise, the shell calls it under the shell's lock, where no user code
+    may run. An error that it raises there ends the shell as a crash."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BatchDecider:
         self.room = Room(self.shell, self.queue)
         self.losses = Losses(self.shell, self.queue, self.pool, self.jobs, self.entry_changed)
 
-    # ---- what the shell asks for
+    # ---- called by the shell
 
     @property
     def is_idle(self) -> bool:
@@ -82,7 +82,7 @@ class BatchDecider:
             self.shell.post(event_loop, refused)  # later: no user code under the lock
 
     def decide(self, now: float) -> tuple[BatchDecision, float]:
-        """What to do now, and when to ask again; infinite: when something happens."""
+        """The jobs and refusals of this moment, and when to ask again; infinite: after an event."""
         scheduler, event_loop = self.queue.scheduler, self.shell.current_loop()
         jobs: list[BatchJob] = []
         refused: list[Refusal] = []
@@ -101,7 +101,7 @@ class BatchDecider:
                 return BatchDecision(jobs, refusals, event_loop), action.until
 
     def act(self, decision: BatchDecision) -> None:
-        """Without the lock, in the thread in which it was decided."""
+        """Carry out a decision, without the lock, in the thread that made it."""
         self._start(decision.jobs)
         if decision.refusals:
             tell = functools.partial(self._tell_refused, decision.refusals)
@@ -113,24 +113,24 @@ class BatchDecider:
         return [*self.queue.calls.values(), *running]
 
     def forget(self) -> None:
-        """The end: the shell answers all callers. Results of running batches are dropped."""
+        """End: the shell answers all callers. Results of running batches are dropped."""
         if self.shell.crash is None:  # after a crash, the scheduler may be broken
             self.queue.cancel_all()
         self.queue.calls.clear()
 
     def drain(self) -> None:
-        """No more calls will come: waiting for more items is useless."""
+        """No more calls will arrive: do not wait for more items."""
         self.queue.scheduler.drain()
 
     def stop(self) -> None:
-        """Without the lock."""
+        """Release the workers. Without the lock."""
         with self.shell.lock:
             workers = self.pool.fill(())
         for worker in workers:
             worker.stop()
 
     def entry_changed(self) -> None:
-        """The shell has opened or closed to calls, or calls need checks from now on."""
+        """The shell has opened or closed, or whether calls need checks has changed."""
         self.takes_plain = self.shell.takes_calls and not self.losses.poison
         if self.room.is_awaited:
             self.room.look()
@@ -157,7 +157,7 @@ class BatchDecider:
     # ---- batches start
 
     def _make_job(self, batch: Batch, event_loop: EventLoop) -> BatchJob:
-        """If this raises, its callers are still among the calls or the jobs."""
+        """Start a batch. If this raises, its callers are still among the calls or the jobs."""
         calls: list[Answerable] = []
         try:
             self.queue.take(batch, calls)
@@ -191,7 +191,7 @@ class BatchDecider:
     # ---- and come back
 
     def finished(self, job: BatchJob) -> None:
-        """A worker is done; called in its thread. The next batch starts before answers are sent."""
+        """A worker is done: in its thread, start the next batch, then send the answers."""
         stepped = self.shell.step(functools.partial(self._take_back, job))
         if stepped is None:
             return  # it was answered as lost
@@ -227,7 +227,7 @@ class BatchDecider:
         for call, result in zip(job.calls, job.results, strict=True):
             call.ran = ran
             try:
-                if is_error(result):  # the item's own
+                if is_error(result):  # the item's own error
                     failed += 1
                     call.fail(readable(result))
                 else:
@@ -265,7 +265,7 @@ class BatchDecider:
             error = refusal_error(refusal, self.queue.scheduler.policy)
             if isinstance(error, Poison):
                 self.losses.remember_poison(call, refusal.item.partition)
-            if not isinstance(error, ModelFailed):  # what failed was not refused
+            if not isinstance(error, ModelFailed):  # a failed call was not refused
                 self.shell.report_refusal(error)
             call.fail(error)
 
@@ -273,7 +273,7 @@ class BatchDecider:
         self.shell.report_refusal(error)
         call.fail(error)
 
-    # ---- batches that run too long, or for nobody
+    # ---- batches that run too long, or without callers
 
     def running(self) -> list[RunningBatch]:
         with self.shell.lock:
@@ -288,19 +288,19 @@ class BatchDecider:
             call.fail(error)
 
     def tell_unwanted(self) -> None:
-        """Notify models that asked for it of running batches whose callers have all left."""
+        """Notify models, if they take a token, that all callers of a running batch have left."""
         with self.shell.lock:
             tokens = [job.cancel for job in self.jobs.values() if job.cancel is not None]
         for token in tokens:
             token.check()
 
-    # ---- what it decides by
+    # ---- its scheduler
 
     def learn(self, table: CostTable) -> None:
         with self.shell.lock:
             self.queue.scheduler.learn(table)
 
     def adopt(self, scheduler: Scheduler) -> None:
-        """Under the lock, while nothing is queued or running: decide by this one from now on."""
+        """Use this scheduler from now on. Under the lock, while no item is queued or running."""
         scheduler.set_workers(self.pool.numbers_present)
         self.queue.scheduler = scheduler

@@ -39,24 +39,24 @@ class BatchedFunction(Generic[In, Out]):
         return await self.batcher.submit(value, **options)
 
     def call(self, value: In, **options: Any) -> Out:
-        """From code without an event loop, in any thread."""
+        """Call the function from code without an event loop, in any thread."""
         return self.batcher.call(value, **options)
 
     async def many(self, values: Iterable[In], **options: Any) -> list[Out]:
-        """Several values at once; results in order. (An item may itself be a list.)"""
+        """Call it with several values; results in order. (An item may itself be a list.)"""
         return await self.batcher.many(values, **options)
 
     async def close(self, *, drain_s: float = 30.0) -> None:
-        """Answer what is pending and release the worker threads. Optional."""
+        """Answer pending calls and release the worker threads. Optional."""
         await self.batcher.close(drain_s=drain_s)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if self._attribute not in (None, name):  # each instance keeps its own under one name
+        if self._attribute not in (None, name):  # each instance has one under this name
             raise TypeError(f"{self._attribute} is batched and cannot be called {name} as well")
         self._attribute = name
 
     def __get__(self, instance: object, owner: type | None = None) -> "BatchedFunction[In, Out]":
-        """As a method: each instance batches for itself."""
+        """Bind a method: each instance has a batcher of its own."""
         if instance is None:
             return self
         method: Any = functools.partial(self.function, instance)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ class BatchedFunction(Generic[In, Out]):
         )
         if self._attribute is None:
             return bound
-        # From now on Python finds this attribute first. `setdefault`: two threads may come at once.
+        # From now on Python finds this attribute first. `setdefault`: two threads may race.
         return vars(instance).setdefault(self._attribute, bound)  # type: ignore[no-any-return]
 
 

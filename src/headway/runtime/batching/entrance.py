@@ -49,7 +49,7 @@ class Entrance:
         self._followers = followers
         self._ids = decider.queue.ids
 
-    # ---- coming in, without options
+    # ---- calls without options
 
     def enqueue_plain(self, value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
         """The hot path: a value without options, from the batcher's own loop. None: use
@@ -87,7 +87,7 @@ class Entrance:
         shell.put((item, call), event_loop.loop)
         return True
 
-    # ---- coming in, with options
+    # ---- calls with options
 
     async def ask(
         self, value: Any, loop: asyncio.AbstractEventLoop, options: CallOptions
@@ -113,7 +113,7 @@ class Entrance:
     async def _read(
         self, value: Any, entered_at: float | None, options: CallOptions, *, streams: bool = False
     ) -> Input:
-        try:  # (a `with` would cost more than all the rest)
+        try:  # (a `with` would cost more than the other steps together)
             if self._inputs.are_prepared:
                 self._shell.check_open()
             deadline = None if entered_at is None else deadline_at(entered_at, options.deadline_ms)
@@ -162,7 +162,7 @@ class Entrance:
         *,
         streams: bool = False,
     ) -> Any:
-        """Queue one value, or raise why not: its `Call`, or its `StreamCall`."""
+        """Queue one value, or raise the reason of a refusal. Returns its `Call` or `StreamCall`."""
         shell, losses = self._shell, self._decider.losses
         try:
             chain = check_not_within(self._maker, shell.name) if chain_here() else ()
@@ -218,14 +218,14 @@ class Entrance:
     # ---- leaving early
 
     def withdraw(self, call: Queued) -> None:
-        """The caller is gone: take its items out of the queue; leave a running batch alone."""
+        """The caller has left: take its items out of the queue; a running batch goes on."""
         if not call.item_ids:  # a LongCall, which withdraws its pieces itself
             return
         was_queued = self._forget(call.item_ids)
         if not was_queued:
             self._decider.tell_unwanted()
         self._shell.report(Cancelled(self._shell.name, started=not was_queued))
-        self._shell.drive_soon()  # the item may have been what a timer or a drain waits for
+        self._shell.drive_soon()  # a timer or a drain may have waited for the item
 
     def expire(self, call: Call | StreamCall) -> None:
         """The deadline of a call has passed. In the caller's loop."""
@@ -240,7 +240,7 @@ class Entrance:
         self._shell.drive_soon()
 
     def _forget(self, item_ids: tuple[int, ...]) -> bool:
-        """Were all of them queued?"""
+        """Take items out of the queue. Were all of them queued?"""
         with self._shell.lock:
             self._shell.take_in()
             return self._queue.cancel(item_ids)

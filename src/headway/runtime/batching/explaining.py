@@ -1,4 +1,4 @@
-"""The explanation of one answer: which batch it was in, why that left, where the time went."""
+"""The explanation of one answer: its batch, why that left, where the time went."""
 
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar

@@ -1,4 +1,4 @@
-"""One request of many values, or of more rows than the queue should hold: fed to it as it has room.
+"""Feeds one request of many values or rows to the queue, as the queue has room.
 
 The first value decides whether the request is accepted. From then on a full queue, or an SLO that
 cannot be kept just now, only holds the next values back. One deadline holds for all of them.
@@ -21,7 +21,7 @@ _NEVER = -1
 
 
 class TurnPace:
-    """Limits the calls that begin in one turn of the event loop, so that others are served, too."""
+    """Limits the calls that begin in one turn of the event loop, so that others get turns."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -80,7 +80,7 @@ class FanOut:
     ) -> list[Out | HeadwayError]:
         """The results of `call(value, milliseconds left)`, in order.
 
-        The first error withdraws the rest and is raised; with `keep_errors` it takes its
+        The first error withdraws the other values and is raised; with `keep_errors` it takes its
         value's place, unless it refuses the whole request.
         """
         late = DeadlineExceeded("the deadline passed before all of the request was answered")
@@ -159,8 +159,8 @@ class FanOut:
 
 
 class LongCall:
-    """A value of more rows than a batch, in place of its `Call`: its pieces are queued as there is
-    room, run separately and are joined again."""
+    """The call of a value with more rows than a batch. Its pieces are queued as there is room, run
+    separately, and their results are joined."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class LongCall:
 
 
 def pieces_of(rows: int, most: int) -> list[tuple[int, int]]:
-    """Near-equal pieces of at most `most` rows: from which row, and up to which.
+    """The bounds of near-equal pieces of at most `most` rows: the first row, and the row after.
 
     Near-equal, because 65 rows as 33 + 32 finish earlier than as 64 + 1.
     """

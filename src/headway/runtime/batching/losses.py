@@ -17,8 +17,8 @@ from headway.runtime.jobs.jobs import BatchJob, Worker
 
 
 class Losses:
-    """The supervisors of workers report to it. `entry_changed`: is called when calls need checks
-    from now on, or need none any more."""
+    """Supervisors of workers report here. `entry_changed` is called when calls begin to need
+    checks, or no longer need them."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Losses:
     def worker_left(self, worker: Worker) -> None:
         """The worker takes no batch until it is back. From any thread; harmless when repeated.
 
-        (A worker that is lost with a batch need not say so: its job does.)
+        (A worker that is lost with a batch need not report it: its job does.)
         """
         with self._shell.lock:
             self._take_out(worker)
@@ -59,12 +59,12 @@ class Losses:
         self.recover()
 
     def recover(self) -> None:
-        """A worker completes work again: calls are taken. From any thread."""
+        """A worker completes work again: calls are accepted. From any thread."""
         self._shell.resume()
 
     def give_up(self, error: NotReady) -> None:
-        """No worker will complete anything soon: queued and new callers get this error until a
-        worker is back. From any thread."""
+        """No worker will complete work soon: queued and new callers get this error until a worker
+        is back. From any thread."""
         shell = self._shell
         with shell.lock:
             shell.take_in()
@@ -100,7 +100,7 @@ class Losses:
         )
 
     def report_lost(self, job: BatchJob, refusals: Refusals) -> None:
-        """In the event loop."""
+        """Report a lost batch to observers. In the event loop."""
         assert job.lost is not None
         reason, memory = job.lost.reason, job.lost.out_of_memory
         failed = sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)
@@ -109,7 +109,7 @@ class Losses:
         if self.poison:
             self._refuse_queued_poison()
 
-    # ---- contents that take workers down
+    # ---- inputs that crash workers
 
     def refuse_poison(self, value: Any, partition: Hashable) -> None:
         """Raise Poison if this input has killed workers. If the last such input was forgotten just

@@ -1,4 +1,4 @@
-"""All options of a batcher, and what they mean for its parts.
+"""All options of a batcher, and the settings of its parts that follow from them.
 
 `Batcher` and `@batched` take these as keywords, and a server's configuration has settings of the
 same names. What a person types (names, milliseconds, megabytes) is converted here to the units
@@ -103,7 +103,7 @@ class BatcherOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "BatcherOptions":
-        """From keywords. Raises TypeError, naming an option that does not exist."""
+        """Read the options from keywords. Raises TypeError that names an unknown option."""
         known = cls.__dataclass_fields__
         for name in given:
             if name not in known:
@@ -114,7 +114,7 @@ class BatcherOptions:
 
     @property
     def execute_timeout_s(self) -> float | None:
-        """None: a batch may run for ever."""
+        """The time limit of a batch; None: it may run for ever."""
         limit_s = _seconds(self.execute_timeout_ms, "execute_timeout_ms")
         return None if limit_s == math.inf else limit_s
 
@@ -150,7 +150,7 @@ class BatcherOptions:
         )
 
     def _firing(self) -> Firing:
-        """The rule for what a person typed: 'idle' is `auto` that never waits."""
+        """The rule that the user named; 'idle' is `auto` that never waits."""
         policy = self.policy
         if policy == "idle":
             if self.max_wait_ms:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BatcherParts:
-    """Those that last, and (see `_wire`) those that a forked process has to make again."""
+    """Parts that last, and (see `_wire`) parts that a forked process has to make again."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class BatcherParts:
             self.observers.add(self._watchdog)
 
     def after_fork(self) -> None:
-        """In the child process, which has no threads or workers of the parent."""
+        """Make new parts in the child process, which has no threads or workers of the parent."""
         old = self.shell
         if self._watchdog is not None:
             self.observers.remove(self._watchdog)

@@ -28,11 +28,11 @@ class Room:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is queued and nothing runs: waiting would change nothing."""
+        """Is no item queued or running? Then waiting would change nothing."""
         return not self._shell.inbox and self._queue.scheduler.is_idle
 
     def has_some(self, since: int) -> bool:
-        """Is a new try worth it? `since`: the number of batch starts at the last refusal.
+        """Is a new attempt worth it? `since`: the number of batch starts at the last refusal.
 
         Read without the lock: a call that is refused after all waits again.
         """
@@ -43,7 +43,7 @@ class Room:
         return self.is_idle or not self._shell.takes_calls
 
     async def wait(self, since: int) -> None:
-        """Until `has_some`."""
+        """Wait until `has_some`."""
         waiter = _Waiter(since, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
@@ -58,7 +58,7 @@ class Room:
         for waiter in list(self._waiters):
             if not self.has_some(waiter.since):
                 continue
-            with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # its loop is closed: no caller waits any more
                 waiter.future.get_loop().call_soon_threadsafe(_wake, waiter.future)
 
 

@@ -1,6 +1,6 @@
 """Drives one `BatchDecider` in real time: its lock, inbox, timer, event loop and end.
 
-No task runs while nothing happens. Arrivals, work that finishes and the timer each have the decider
+No task runs without an event. Arrivals, work that finishes and the timer each have the decider
 asked what to do, under one lock, from whatever thread they are in: a worker's thread that comes
 back starts the next batch itself, however busy the event loop is. Answers, refusals and events are
 delivered in the event loop, and there only. Decides nothing.
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShellState(Enum):
-    """How far a shell is in its life. The values end the sentence that a refused caller gets."""
+    """The state of a shell. The values end the sentence that a refused caller gets."""
 
     NEW = "has not been started: use `async with`"
     OPENING = "is still loading"
@@ -94,7 +94,7 @@ class Shell:
         return self._state is ShellState.OPEN and self.suspended is None
 
     def suspend(self, error: NotReady) -> None:
-        """Under the lock: work has stopped completing. Callers get this error until `resume`."""
+        """Under the lock: no work completes. Callers get this error until `resume`."""
         self.suspended = error
         self._decider.entry_changed()
 
@@ -149,14 +149,14 @@ class Shell:
         self._enter(ShellState.OPEN)
 
     def after_fork(self, parent: "Shell") -> None:
-        """In the child, instead of its parent's: one that opens itself starts over."""
+        """Take the parent shell's place in the child: one that opens itself starts over."""
         state = parent.state
         if state is ShellState.NEW or (self.floating is not None and state is ShellState.OPEN):
             return
         self._enter(ShellState.FORKED if state in _ALIVE else state)
         self.crash = parent.crash
 
-    # ---- coming in
+    # ---- calls arrive
 
     def put(self, arrival: Arrival, loop: asyncio.AbstractEventLoop) -> None:
         """The hot path, in the shell's own loop: noted without a lock, and handed to the decider
@@ -182,7 +182,7 @@ class Shell:
             raise
 
     def order_drive(self, event_loop: EventLoop) -> None:
-        """Under the lock: have `drive` look soon at what was queued. Raises Closed."""
+        """Under the lock: have `drive` called soon for queued items. Raises Closed."""
         if self._drive_is_due:
             return
         try:
@@ -194,7 +194,7 @@ class Shell:
         )
 
     def drive_soon(self) -> None:
-        """Something may have changed. From any thread."""
+        """Have `drive` called soon, after a possible change. From any thread."""
         with self.lock:
             event_loop = self.event_loop
             if self._drive_is_due or event_loop is None or self.is_over:
@@ -205,7 +205,7 @@ class Shell:
     # ---- driving
 
     def drive(self) -> None:
-        """Ask the decider what to do, and have it done. In the event loop, after every event."""
+        """Let the decider decide, and carry it out. In the event loop, after every event."""
         try:
             with self.lock:
                 self._drive_is_due = False
@@ -243,7 +243,7 @@ class Shell:
         return event_loop, decision
 
     def _decide(self) -> "BatchDecision | None":
-        """Under the lock. Sets the timer for later."""
+        """Decide, and set the timer for later. Under the lock."""
         if self.is_over:
             return None
         self.take_in()
@@ -340,7 +340,7 @@ class Shell:
     # ---- the end
 
     async def close(self, drain_s: float) -> None:
-        """Refuse new work, drain, answer the rest with `Closed`, release the workers."""
+        """Refuse new calls, drain, answer the remaining ones with `Closed`, release the workers."""
         drained = asyncio.get_running_loop().create_future()
         with self.lock:
             if self._state is ShellState.FORKED:
@@ -419,7 +419,7 @@ class Shell:
             self.report_refusal(error)
 
     def crashed(self, error: Exception) -> None:
-        """A bug of ours: tell every caller, and stay visibly broken. From any thread."""
+        """A bug of ours: answer every caller with an error, and stay broken. From any thread."""
         with self.lock:
             if self._state is ShellState.CRASHED:
                 return
@@ -446,7 +446,7 @@ def same_error(error: NotReady) -> NotReady:
 
 def _wake(futures: "list[asyncio.Future[None]]") -> None:
     for future in futures:
-        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # its loop is closed: no caller waits any more
             future.get_loop().call_soon_threadsafe(_set_done, future)
 
 

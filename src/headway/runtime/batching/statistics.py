@@ -11,7 +11,7 @@ class Statistics:
     crashed: BaseException | None
     queued_items: int
     queued_rows: int
-    queued_s: float  # seconds of work waiting
+    queued_s: float  # the seconds of work in the queue
     running_batches: int
     oldest_batch_s: float  # how long the longest running batch has been running
     away_workers: int = 0  # processes that are being started again, or given up

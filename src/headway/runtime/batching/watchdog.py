@@ -14,8 +14,8 @@ _RETRY_S = 60.0  # callers are asked to retry after this, while every worker is 
 
 
 class BatchWatchdog:
-    """An observer, with one timer for all batches: it is set by a batch that starts while no timer
-    runs, and looks at those that run when it expires."""
+    """An observer with one timer for all batches. A batch that starts while no timer runs sets it;
+    when it expires, all running batches are checked."""
 
     def __init__(self, decider: BatchDecider, *, limit_s: float) -> None:
         self._decider = decider

@@ -1,4 +1,4 @@
-"""The workers of one batcher: which are free, and which are away. All under the shell's lock."""
+"""The workers of one batcher: which are free, and which are away. Used under the shell's lock."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ class WorkerPool:
         return [number for number, each in enumerate(self.workers) if each not in self.away]
 
     def take(self, number: int) -> Worker:
-        """This worker if it is free, else any free one."""
+        """The worker of this number if it is free, else any free one."""
         if len(self.free) > 1 and number < len(self.workers):
             worker = self.workers[number]
             if worker in self.free:
@@ -50,7 +50,7 @@ class WorkerPool:
         return True
 
     def take_back(self, worker: Worker, *, is_busy: bool) -> bool:
-        """False: it was not away, or was replaced meanwhile."""
+        """The worker is back. False: it was not away, or was replaced meanwhile."""
         if worker not in self.away or worker not in self.workers:
             return False
         self.away.discard(worker)

@@ -22,7 +22,7 @@ from headway.runtime.calling.owning import own
 from headway.runtime.calling.threads import start_thread
 
 _log = logging.getLogger(__name__)
-_LONG_S = 10.0  # for one call of the user's; then another thread goes on with the others
+_LONG_S = 10.0  # for one user call; then another thread takes the waiting calls
 _MOST_STUCK = 4  # threads with a call that does not return
 _RETRY_S = 10.0  # callers are asked to retry after this, when all are stuck
 _HAND_OVER_S = 0.001  # results within this time cross back to the loop together
@@ -38,11 +38,11 @@ class _Task(NamedTuple):
     function: Callable[[Any], Any]
     value: Any
     future: _Future
-    many: Many | None = None  # the same for all waiting values, where that is faster
+    many: Many | None = None  # the same for all waiting values, if that is faster
 
 
 class CallbackThread:
-    """Starts its thread with the first task; stops it with `stop`, or when nobody uses it.
+    """Starts its thread with the first task; stops it with `stop`, or when it is unused.
 
     A call that takes long keeps its thread, and another one goes on with the waiting calls: up to
     a number of threads, beyond which calls are refused until one comes back.
@@ -66,7 +66,7 @@ class CallbackThread:
         return len(self._stuck) >= _MOST_STUCK and self._is_full()
 
     def check_room(self) -> None:
-        """Raise QueueFull when enough callers are here, NotReady where all of them hang."""
+        """Raise QueueFull if too many calls wait, NotReady if all threads hang."""
         if self.is_stuck:
             raise self._not_ready()
         if len(self._tasks) >= self._max_waiting:
@@ -84,9 +84,9 @@ class CallbackThread:
         *,
         deadline: float | None = None,
     ) -> Any:
-        """`function(value)`, computed in the thread. `finish` is never refused for want of room.
+        """`function(value)`, computed in the thread. `finish` is never refused with QueueFull.
 
-        `deadline`: on the clock of `time.monotonic`; raises DeadlineExceeded, wherever it is then.
+        `deadline`: on the clock of `time.monotonic`; raises DeadlineExceeded when that passes.
         """
         if kind == "prepare":
             self.check_room()
@@ -153,7 +153,7 @@ class CallbackThread:
                 self._watch(loop)
 
     def _replace(self, thread: "_Thread") -> None:
-        """Under the lock. Its results are handed over, and the waiting calls go to another."""
+        """Under the lock: replace a stuck thread. Another one takes the waiting calls."""
         _log.error("%s: a call has not come back within %g s", self._name, self._long_s)
         thread.is_replaced = True
         self._stuck.append(thread)
@@ -208,7 +208,7 @@ class _Thread:
 
 
 class _Tasks:
-    """The waiting calls, and the thread that takes them. A caller that leaves, leaves no trace."""
+    """The waiting calls, and the thread that takes them. Calls of callers that left are removed."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -225,7 +225,7 @@ class _Tasks:
         return waiting if thread is None else waiting + len(thread.current) + len(thread.done)
 
     def add(self, task: _Task) -> None:
-        """Under the lock."""
+        """Add a task. Under the lock."""
         self._of(task.kind)[task.future] = task
         if not self._is_awake:
             self._is_awake = True
@@ -244,14 +244,14 @@ class _Tasks:
         return cleared
 
     def stop_thread(self) -> None:
-        """Under the lock: it ends once nothing is left to do."""
+        """Under the lock: end the thread once no call is left."""
         self.wake.put(False)
         self.thread = None
 
     def next(
         self, thread: _Thread, results: list[Any]
     ) -> tuple[list[tuple[_Task, Any]], list[_Task]]:
-        """What to hand over, and what to do next: one task, or several together. `results`: of
+        """The results to hand over, and the next tasks: one, or several together. `results`: of
         the thread's current tasks."""
         with self.lock:
             now = time.monotonic()
@@ -292,7 +292,7 @@ def _work(tasks: _Tasks, thread: _Thread) -> None:
 
 
 def _serve(tasks: _Tasks, thread: _Thread) -> None:
-    """Until no task is left."""
+    """Run tasks until none is left."""
     results: list[Any] = []
     while True:
         done, some = tasks.next(thread, results)
@@ -311,7 +311,7 @@ def _results_of(tasks: list[_Task]) -> list[Any]:
         if isinstance(found, list) and len(found) == len(waiting):
             results = dict(zip(map(id, waiting), found, strict=True))
             return [results.get(id(task)) for task in tasks]
-        # It broke for one of them: run one by one to see for which.
+        # It failed for one of the values: run them one by one to find it.
     return [
         None if task.future.done() else call_user_code(task.kind, task.function, task.value)
         for task in tasks
@@ -319,7 +319,7 @@ def _results_of(tasks: list[_Task]) -> list[Any]:
 
 
 def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any:
-    """The function's result, or the exception as a value: ours as it is, theirs as ModelFailed.
+    """The function's result, or its exception as a value: a user's one as ModelFailed.
 
     The result is its caller's own: the next call may reuse its buffer.
     """
@@ -338,7 +338,7 @@ def _hand_over(done: list[tuple[_Task, Any]]) -> None:
     for task, result in done:
         by_loop.setdefault(task.future.get_loop(), []).append((task.future, result))
     for loop, results in by_loop.items():
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(_settle, results)
 
 

@@ -1,6 +1,6 @@
 """The user's functions around a model, off the event loop: `prepare`, `size` and `finish`.
 
-They are user code: whatever they raise is an error of the call, and of no other.
+They are user code: an exception fails only its own call.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ class Callbacks:
 
     @property
     def is_stuck(self) -> bool:
-        """Do so many calls hang that new ones are refused?"""
+        """Are new calls refused because too many calls hang?"""
         return self._front.is_stuck
 
     def start_over(self) -> CallbackThread:
-        """In a forked process, which has no copy of the thread. Returns the old object."""
+        """Start over in a forked process, which lacks the thread. Returns the old object."""
         old, self._front = self._front, self._make_front()
         return old
 
@@ -131,7 +131,7 @@ def _text_of(value: Any, kind: str) -> str:
 
 
 def _check_plain(model: object, name: str, **given: Any) -> None:
-    """Raises ConfigError for an `async def` where its result would never be awaited."""
+    """Raises ConfigError for an `async def` whose result would never be awaited."""
     others = {each: own_method(model, each) for each in ("setup", "load", "finish", "prepare_many")}
     for each, function in {**given, **others}.items():
         called = function if inspect.isroutine(function) else type(function).__call__
@@ -144,7 +144,7 @@ def _check_plain(model: object, name: str, **given: Any) -> None:
 
 
 def _check_bare(model: object, name: str) -> None:
-    """Raises ConfigError for a `setup` or `load` that wants arguments: it is called without any."""
+    """Raises ConfigError for a `setup` or `load` with arguments: it is called without any."""
     for each in ("setup", "load"):
         method = own_method(model, each)
         if method is None:
@@ -170,7 +170,7 @@ def own_method(model: object, method: str) -> Any:
 
 
 def _prepare_many_of(model: object) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """Not an inherited one if a subclass overrides `prepare`: it would bypass that."""
+    """The model's `prepare_many`, unless a subclass overrides `prepare`, which it would bypass."""
     for kind in type(model).__mro__:
         if kind is Model or "prepare" in vars(kind) or "prepare_many" in vars(kind):
             has_many = kind is not Model and "prepare_many" in vars(kind)

@@ -9,7 +9,7 @@ from headway.runtime.calling.whole import WholeRunner
 
 
 def runner_for(target: object, name: str | None) -> ModelRunner:
-    """The runner for whatever the user handed us: a function or a model."""
+    """The runner for the user's function or model."""
     known_as = name or str(getattr(target, "__name__", type(target).__name__))
     if isinstance(target, TensorModel):
         kind = TensorRunner if target.batch_axis else WholeRunner
@@ -29,7 +29,7 @@ def runner_for(target: object, name: str | None) -> ModelRunner:
 
 
 def _model_is_async(model: Model[Any, Any], name: str) -> bool:
-    """One answer for both methods: they share the workers, threads or the event loop."""
+    """Is the model async? Both methods must agree, because they share workers."""
     written = [method for method in ("predict", "stream") if overrides(model, method)]
     kinds = {is_async_function(getattr(model, method)) for method in written}
     if len(kinds) > 1:

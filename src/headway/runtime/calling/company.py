@@ -1,4 +1,4 @@
-"""Whether the rows of a tensor model depend on each other, and what follows.
+"""Finds out whether the rows of a tensor model depend on each other, and reacts to it.
 
 A mean over the batch, a softmax along it, a first axis that is not rows: such a model silently
 gives a row another answer in a batch than alone. So before traffic it runs made-up rows alone,
@@ -17,9 +17,9 @@ from headway.runtime.calling.samples import Samples, are_finite, deciding, diffe
 DependentRows = Literal["alone", "refuse", "batch"]
 Arrays = Mapping[str, Any]
 
-JUDGED = (0, 1)  # contents of the rows that are looked at: the first and the last of a batch
-NEIGHBOURS = (3, 5)  # of those between them; the second has large numbers
-# The same shapes run by the same kernels: what else is in a batch must not matter at all.
+JUDGED = (0, 1)  # contents of the compared rows: the first and the last of a batch
+NEIGHBOURS = (3, 5)  # contents of the rows between them; the second has large numbers
+# Equal shapes run by the same kernels: the other rows of a batch must not matter at all.
 _NEIGHBOUR_SLACK = 1e-2
 _SERVING_SLACK = 10.0  # callers' rows have other shapes, alone, and run by other kernels
 _MOST_LOOKS = 4
@@ -43,7 +43,7 @@ class Company:
     def judge(
         self, apart: Sequence[Arrays], together: Sequence[Sequence[Arrays]]
     ) -> "list[str] | None":
-        """The outputs of the judged rows that change with the rest of the batch; None: the samples
+        """The outputs of the judged rows that change with the other rows; None: the samples
         are useless, because their answers show nothing."""
         if not are_finite(apart):
             return None
@@ -58,7 +58,7 @@ class Company:
         return list(dict.fromkeys(found))
 
     def judge_crowd(self, few: Sequence[Arrays], many: Sequence[Arrays]) -> list[str]:
-        """The outputs of the judged rows that are others among many than among few."""
+        """The outputs of the judged rows that differ between many neighbours and few."""
         found = [
             name
             for one, other in zip(few, many, strict=True)
@@ -67,7 +67,7 @@ class Company:
         return list(dict.fromkeys(found))
 
     def is_steady(self, batch: Sequence[Arrays], again: Sequence[Arrays]) -> bool:
-        """Does the same batch have the same answers?"""
+        """Does the same batch give the same answers twice?"""
         pairs = zip(batch, again, strict=True)
         return not any(differing(one, other, slack=_NEIGHBOUR_SLACK) for one, other in pairs)
 
@@ -82,12 +82,12 @@ class Company:
         return self._looks_left > 0
 
     def look(self, count: int) -> int:
-        """At which place of a batch: the last, the first, and so on."""
+        """The place in the batch of the request to compare: the last, the first, and so on."""
         self._looks_left -= 1
         return 0 if self._looks_left % 2 == 0 else count - 1
 
     def differing(self, alone: Arrays, batched: Arrays) -> list[str]:
-        """The outputs of one request that are not the same alone and in a batch."""
+        """The outputs of one request that differ between running alone and in a batch."""
         return differing(deciding(alone), batched, slack=_SERVING_SLACK)
 
     def revoke(self, outputs: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a model call beside the model's own: its worker is lost, or memory has run out."""
+"""Errors of a call that are not the model's own: a lost worker, or exhausted memory."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 
 _LONGEST_CHAIN = 32
 MOST_TEXT = 8192  # characters of an exception's text: it goes into answers, logs and events
-_TEXT_END = 1024  # of these, so many from the end
+_TEXT_END = 1024  # of which this many are kept from the end
 _CLASS_NAME = vars(type)["__name__"].__get__
 _TRACEBACK = vars(BaseException)["__traceback__"].__get__
 _OUT_OF_MEMORY = (
@@ -33,7 +33,7 @@ _DEVICE_LOST = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS_EXECUTION_FAIL
 class WorkerLost(Exception):
     """The worker ended, or was ended, while it had this batch: no result will come.
 
-    Callers never see it. Their items run again, or are refused with an error that says why.
+    Callers never see it. Their items run again, or are refused with an error that gives the reason.
     """
 
     def __init__(self, reason: str, *, out_of_memory: bool = False) -> None:
@@ -111,12 +111,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def ended_out_of_memory(last_words: str) -> bool:
-    """Did a process run out of memory, by what it wrote before it ended?"""
+    """Did a process run out of memory, judging by its last output?"""
     return any(sign in last_words for sign in (*_OUT_OF_MEMORY, *_LAST_WORDS))
 
 
 def is_device_lost(error: BaseException | None) -> bool:
-    """After most errors of CUDA nothing works any more in the process that had it."""
+    """Is CUDA unusable in this process from now on? It is after most of its errors."""
     signs = _DEVICE_LOST
     return not is_out_of_memory(error) and any(
         name_of(each) == "AcceleratorError" or any(sign in text_of(each) for sign in signs)
@@ -138,12 +138,12 @@ def release_memory(error: BaseException) -> None:
     gc.collect()
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
-        with suppress(Exception):  # after some errors nothing of CUDA works any more
+        with suppress(Exception):  # after some errors CUDA is unusable
             cuda.empty_cache()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what caused it, what caused that. (Bounded: user code may have tied a knot.)"""
+    """The error and its chain of causes. (Bounded: user code may have made a cycle.)"""
     for _ in range(_LONGEST_CHAIN):
         if error is None:
             return

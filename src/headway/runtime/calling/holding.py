@@ -1,6 +1,6 @@
-"""Watches a model's coroutine: between two of its awaits nothing else runs in the event loop.
+"""Watches a model's coroutine: between two of its awaits it blocks the event loop.
 
-A server whose model blocks there cannot answer anything meanwhile, not even health checks.
+Meanwhile a server cannot answer any request, not even health checks.
 """
 
 import logging

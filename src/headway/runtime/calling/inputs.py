@@ -11,7 +11,7 @@ from headway.runtime.calling.parameters import BatchParameters, Parameters, Shar
 from headway.runtime.calling.runner import ModelRunner, TensorRunner
 
 _NONE: Mapping[str, Any] = {}
-_OTHER = object()  # what no caller's value equals
+_OTHER = object()  # equals no caller's value
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -36,7 +36,7 @@ class CallOptions(NamedTuple):
 
     @classmethod
     def of(cls, given: CallKeywords) -> "CallOptions":
-        """Raises TypeError, naming one that does not exist."""
+        """Read the keywords. Raises TypeError that names an unknown one."""
         try:
             return cls(**given)
         except TypeError:
@@ -67,7 +67,7 @@ class InputReader:
         # User code runs on each.
         self.are_prepared = callbacks.prepare is not None or callbacks.size is not None
         has_more = callbacks.prepare or callbacks.size or callbacks.finish or self.parameters
-        # A value is queued as it came, and may share a batch with any other.
+        # A value is queued unchanged, and may share a batch with any other.
         self.is_simple = not has_more and self._shape is None
         self.is_uniform = self.is_simple or (  # so may a row that has been checked before
             isinstance(runner, TensorRunner)
@@ -78,11 +78,11 @@ class InputReader:
 
     @property
     def knows_rows(self) -> bool:
-        """Before a value is prepared."""
+        """Check the options before a value is prepared."""
         return self._shape is not None and self._callbacks.prepare is None
 
     def check_sizes(self) -> None:
-        """Raise ConfigError where nothing says how large a value is."""
+        """Raise ConfigError if sizes are needed and no function gives them."""
         if self._callbacks.size is None and self._shape is None:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
 
@@ -132,7 +132,7 @@ class InputReader:
         return 1 if self._shape is None else self._shape(value)[0]
 
     def check_parameters(self, given: Mapping[str, Any]) -> None:
-        """Raises InvalidInput for one that the model does not take."""
+        """Raises InvalidInput for a parameter that the model does not take."""
         if self.parameters is not None:
             self.parameters.check(given)
         elif given:

@@ -24,7 +24,7 @@ _SMALL_BYTES = 32 * 2**10
 
 
 def own(value: Any) -> Any:
-    """A copy that belongs to one owner alone. What cannot be copied is returned as it is."""
+    """A copy for one owner alone. A value that cannot be copied is returned unchanged."""
     kind = type(value)
     if kind in _IMMUTABLE:
         return value
@@ -79,14 +79,14 @@ def _copied_nest(nest: Any, members: Iterable[Any]) -> Any:
 
 
 def own_all(values: list[Any]) -> list[Any]:
-    """A new list of what belongs to each of several owners alone."""
+    """A new list of copies, each for an owner of its own."""
     if _IMMUTABLE.issuperset(map(type, values)):
         return values.copy()
     return [own(value) for value in values]
 
 
 def own_results(results: Any) -> list[Any]:
-    """`own_all` of what a model has just returned: a sequence of results, or an array of rows."""
+    """`own_all` for the results of a model: a sequence, or an array of rows."""
     if type(results) is not list:
         ndarray = _ndarray()
         is_array = ndarray is not None and isinstance(results, ndarray)
@@ -113,7 +113,7 @@ def own_outputs(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_unreachable(container: Any, key: Any) -> bool:
-    """Does nobody but this container hold a large array and its memory? A view, a memoryview or a
+    """Does only this container hold a large array and its memory? A view, a memoryview or a
     tensor of its memory holds the array; a weak reference alone does not show in the count."""
     if type(container[key]) is not _ndarray() or container[key].nbytes < _LARGE_BYTES:
         return False
@@ -127,7 +127,7 @@ def _is_unreachable(container: Any, key: Any) -> bool:
 
 
 def _ndarray() -> Any:
-    """None where numpy was not imported: then there are no arrays."""
+    """The array class; None if numpy was not imported: then there are no arrays."""
     numpy = sys.modules.get("numpy")
     return None if numpy is None else getattr(numpy, "ndarray", None)
 
@@ -246,8 +246,8 @@ def _memory_of(view: memoryview) -> memoryview:
     return copied if view.format == "B" and view.ndim == 1 else as_before(view.format, view.shape)
 
 
-# ---- how many references there are where nobody else holds one: counted, for it is the
-# interpreter's affair; counted once too many times means a copy, never a shared array
+# ---- the number of references to an object without other holders: measured, because it depends on
+# the interpreter; a number that is too small means a needless copy, never a shared array
 
 
 def _references(container: Any) -> int:

@@ -84,7 +84,7 @@ class Parameters:
         ) or self._prepare.takes_others
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Raises InvalidInput for one that no method takes."""
+        """Raises InvalidInput for a parameter that no method takes."""
         for name in given:
             if not self.takes(name):
                 known = ", ".join(sorted({*self._batch_names, *self._prepare.defaults}))

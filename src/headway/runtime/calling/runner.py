@@ -23,7 +23,7 @@ from headway.runtime.calling.varying import Varying
 if TYPE_CHECKING:
     import numpy
 
-Value = Any  # the user's own; nothing here looks inside
+Value = Any  # the user's own; this module does not look inside
 
 
 class ModelRunner(Protocol):
@@ -313,7 +313,7 @@ class TensorRunner(_Caller):
         return batch
 
     def _full_length(self, values: list[Value]) -> int | None:
-        """The length that all are padded to; None: they run as they are."""
+        """The length that all values are padded to; None: they are not padded."""
         lengths = [self._length(value) for value in values]
         known = [length for length in lengths if length is not None]
         return self.varying.full_length(max(known)) if len(known) == len(lengths) else None

@@ -35,7 +35,7 @@ ATTEMPTS = (
 
 class Samples:
     """Rows of one model, each by the number of its content: indices that are all 0, all 1, and
-    mixed ones. A mask says that everything is real."""
+    mixed ones. A mask marks everything as real."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = tensors
@@ -82,8 +82,8 @@ def are_finite(answers: Sequence[Arrays]) -> bool:
 
 
 def deciding(answer: Arrays) -> Arrays:
-    """The outputs by which two answers are compared: numbers where there are any, for a class may
-    be another where two are as good as equal."""
+    """The outputs by which two answers are compared: numbers if there are any, because a class
+    may change if two are nearly equal."""
     import numpy
 
     floats = {n: array for n, array in answer.items() if numpy.asarray(array).dtype.kind == "f"}

@@ -14,7 +14,7 @@ from headway.runtime.calling.faults import name_of, readable, text_of
 
 T = TypeVar("T")
 _RETRY_S = 1.0
-# The client that this code works for: the tenant or address of a request. Clients take turns.
+# The client of the current request: its tenant or address. Clients take turns.
 whose: ContextVar[str] = ContextVar("whose", default="")
 
 
@@ -63,7 +63,7 @@ class ThreadPool:
         self._name = name
         self._started = 0
         self._lanes: Lanes[Callable[[], None]] = Lanes()
-        self._told: SimpleQueue[bool] = SimpleQueue()  # True for each piece of work; False: end
+        self._wake: SimpleQueue[bool] = SimpleQueue()  # True for each piece of work; False: end
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """As `run_in_thread`, in turns with the work of other clients. Raises NotReady."""
@@ -75,17 +75,17 @@ class ThreadPool:
             self._started += 1
         future: asyncio.Future[T] = loop.create_future()
         self._lanes.put(whose.get(), lambda: _work(loop, future, function, arguments))
-        self._told.put(True)
+        self._wake.put(True)
         return await future
 
     def close(self) -> None:
         """Threads end with the work that they have."""
         for _ in range(self._started):
-            self._told.put(False)
+            self._wake.put(False)
         self._started = 0
 
     def _serve(self) -> None:
-        while self._told.get():
+        while self._wake.get():
             work = self._lanes.take()
             assert work is not None, "there is no work"
             work()
@@ -111,7 +111,7 @@ def _work(
     function: Callable[..., T],
     arguments: tuple[Any, ...],
 ) -> None:
-    """In a thread: call the function, and tell the loop; unless the caller has left."""
+    """In a thread: call the function and report to the loop, unless the caller has left."""
     if future.done():
         return
     result: Any = None
@@ -120,7 +120,7 @@ def _work(
         result = function(*arguments)
     except BaseException as error:  # noqa: BLE001  user code; sys.exit() ends the load, not the server
         failure = awaitable(error)
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed: no caller waits any more
         loop.call_soon_threadsafe(_settle, future, result, failure)
 
 

@@ -1,9 +1,9 @@
-"""Tensors whose second axis varies: which may be padded to share a batch, and how to tell.
+"""Tensors whose second axis varies: which of them may be padded to share a batch.
 
-A model is padded where it says so (`pads`), or where it takes a mask and *shows* that what lies
-outside of it does not matter: before traffic, samples are run apart, and filled up, with what they
-will be filled up with and with something else; whatever comes out must agree. Their contents must
-make a difference, or nothing is shown. Where neither holds, only equal shapes share a batch.
+Inputs are padded if the model declares it (`pads`), or if it takes a mask and a test *shows* that
+values outside the mask do not matter. Before traffic, the test runs samples unpadded, padded with
+the values used later, and padded with other values; all outputs must agree. If the outputs do not
+depend on the samples, the test shows nothing. Otherwise only equal shapes share a batch.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One caller and its answer. A call is answered in one place, once, whatever happens meanwhile."""
+"""One caller and its answer. A call is answered once, in one place."""
 
 import asyncio
 import concurrent.futures
@@ -35,7 +35,7 @@ class Answerable(Protocol):
 class Call:
     """One value and the future of its result, for a caller in the batcher's own event loop."""
 
-    # `chain` is set where a model calls: the batches that wait for this one.
+    # `chain` is set if a model calls: the batches that wait for this one.
     __slots__ = ("chain", "future", "item_ids", "ran", "value")
 
     def __init__(self, item_id: int, value: Any, future: Any) -> None:
@@ -56,7 +56,7 @@ class Call:
         if not future.done():
             try:  # noqa: SIM105  a `with` would cost more than the answer
                 future.set_result(result)
-            except RuntimeError:  # its loop is closed: nobody waits any more
+            except RuntimeError:  # its loop is closed: no caller waits any more
                 pass
 
     def fail(self, error: BaseException) -> None:
@@ -94,7 +94,7 @@ class _FutureElsewhere:
             if not self._future.done():
                 settle(outcome)
 
-        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # its loop is closed: no caller waits any more
             self._future.get_loop().call_soon_threadsafe(unless_done)
 
 

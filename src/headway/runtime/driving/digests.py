@@ -1,4 +1,4 @@
-"""Digests of what callers send: equal contents, equal digests. For recognising, not for secrets."""
+"""Digests of callers' values: equal contents, equal digests. Not for secrets."""
 
 import hashlib
 import pickle

@@ -33,7 +33,7 @@ class EventLoop:
         return self.loop.is_closed()
 
     def post(self, callback: Callable[[], object]) -> None:
-        """Run the callback in the loop soon, from whatever thread this is.
+        """Run the callback in the loop soon. From any thread.
 
         Raises RuntimeError if the loop is closed.
         """

@@ -20,7 +20,7 @@ from headway.runtime.driving.streams import (
     wake_all,
 )
 
-_QUIET_STEPS = 64  # that may wait whole; each stream's part: QUIET_BYTES
+_QUIET_STEPS = 64  # steps that may wait whole; each stream's part: QUIET_BYTES
 _TEXT = frozenset([str])
 
 
@@ -51,8 +51,8 @@ class StepQueue:
         self._lock = threading.Lock()
         self._waiting: list[Sequence[str]] = []
         self._is_told = False  # the loops have been asked to look, and have not yet
-        self._untold_steps = 0  # that have come since …
-        self._untold_bytes: float = 0  # … the bytes of the stream that got most
+        self._untold_steps = 0  # steps that have arrived since, and …
+        self._untold_bytes: float = 0  # … the bytes of the stream that got most of them
 
     # From the model's side, in any thread.
 
@@ -84,7 +84,7 @@ class StepQueue:
                 continue
             try:
                 loop.call_soon_threadsafe(self._wake, calls)
-            except RuntimeError:  # the readers' loop is closed: nobody reads any more
+            except RuntimeError:  # the readers' loop is closed: no reader is left
                 for call in calls:
                     call.is_abandoned = True
 
@@ -119,7 +119,7 @@ class StepQueue:
             for call, texts in aside:
                 given += 1
                 call.give(texts)
-        finally:  # where a reader raised, those after it still have theirs
+        finally:  # if a reader raised, the readers after it still get their texts
             for call, texts in aside[given:]:
                 call.put_back(texts)
                 others.append(call)
@@ -145,7 +145,7 @@ class StepQueue:
 
 
 def _urgency_of(entry: Any) -> float:
-    """Its bytes; infinite for an end, which cannot wait."""
+    """The bytes of an entry; infinite for an end, which cannot wait."""
     if entry is None:
         return 0
     return math.inf if entry is END or is_error(entry) else bytes_of(entry)

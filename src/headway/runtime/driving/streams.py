@@ -1,6 +1,6 @@
 """Streams: many chunks for one caller, who reads them in its own event loop.
 
-The model's side puts them from whatever thread it is in; the steps of a batch come through a
+The model's side puts them from any thread; the steps of a batch come through a
 `StepQueue`. The readers' event loop is notified once, and wakes each reader once.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headway.runtime.driving.step_queue import StepQueue
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
-MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
+MAX_BACKLOG_BYTES = 4 * 2**20  # … and the bytes that these may have
 _OTHER_BYTES = 256  # counted for a chunk that is neither text, bytes nor array
 QUIET_BYTES = 4096  # of texts may wait for a reader before the limits are checked
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
@@ -146,7 +146,7 @@ class StreamCall:
     def wake(self) -> None:
         chunks, direct = self._chunks, self.direct
         if direct is not None and chunks and not self.has_ended:
-            # The hot path: the few chunks that have come, while there are more to come.
+            # The hot path: a few chunks have arrived, and more will follow.
             pushed_bytes = self._pushed_bytes
             if pushed_bytes - self._taken_bytes <= AT_ONCE_BYTES:
                 taken = [chunks.popleft()]
@@ -209,7 +209,7 @@ class StreamCall:
         return True
 
     async def wait_chunk(self) -> Any:
-        """The next chunk; END when there is none; raises what went wrong."""
+        """The next chunk; END after the last one. Raises the stream's error."""
         chunks = self._chunks
         while not chunks:
             if self.is_at_end():
@@ -282,11 +282,11 @@ def bytes_of(chunk: Any) -> int:
 
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
     """Put entries of streams that are not one batch. From any thread."""
-    told: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
+    calls_by_loop: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
     for call, entry in step:
         if call.put(entry):
-            told.setdefault(call.loop, []).append(call)
-    for loop, calls in told.items():
+            calls_by_loop.setdefault(call.loop, []).append(call)
+    for loop, calls in calls_by_loop.items():
         _wake_in(loop, calls)
 
 
@@ -296,7 +296,7 @@ def _wake_in(loop: asyncio.AbstractEventLoop, calls: list[StreamCall]) -> None:
         return
     try:
         loop.call_soon_threadsafe(wake_all, calls)
-    except RuntimeError:  # the readers' loop is closed: nobody reads any more
+    except RuntimeError:  # the readers' loop is closed: no reader is left
         for call in calls:
             call.is_abandoned = True
 

@@ -1,4 +1,4 @@
-"""One timer for a shell, set to the earliest moment that was asked for, in whatever loop it is."""
+"""One timer for a shell, set to the earliest requested moment, in the shell's present loop."""
 
 import asyncio
 import math

@@ -61,7 +61,7 @@ class AdapterBook:
         return entry.key
 
     async def load(self, name: str, folder: str | Path, *, replaces: bool = False) -> None:
-        """Returns when sequences may name it. Raises InvalidInput, ConfigError.
+        """Load an adapter; return when sequences may name it. Raises InvalidInput, ConfigError.
 
         An adapter that is replaced serves until then; its sequences keep it to their end.
         """

@@ -18,7 +18,7 @@ _STOPPED_S = 5.0  # a timer is this late only if this process was stopped
 
 
 class EngineConnection:
-    """The connection to one engine. What cannot be sent now is sent later."""
+    """The connection to one engine. Messages that cannot be sent now are sent later."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class SilenceWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """From now on the engine owes us a message."""
+        """From now on a message of the engine is expected."""
         if self._timer is None and self._limit_s is not None:
             self._heard_at = time.monotonic()
             self._look_in(self._limit_s)

@@ -17,7 +17,7 @@ class AdapterStore(Protocol):
     """The engine's adapters. A step names the slot of each."""
 
     def read(self, folder: Path) -> Any:
-        """From any thread, for it takes long. Raises HeadwayError."""
+        """Read a folder: slow, so it is called in any thread. Raises HeadwayError."""
         ...
 
     def add(self, adapter: str, weights: Any) -> None:
@@ -102,7 +102,7 @@ class LoadedAdapters:
             line.pop(sequence, None)
 
     def check(self, adapter: str) -> None:
-        """Raises UnknownModel."""
+        """Raises UnknownModel if the adapter is not loaded."""
         if adapter and (adapter not in self._users or adapter in self._leaving):
             raise UnknownModel(f"adapter {adapter!r} is not loaded")
 
@@ -156,7 +156,7 @@ class LoadedAdapters:
             found = AdapterRead(command, self._store().read(Path(command.folder)))
         except HeadwayError as error:
             found = AdapterRead(command, error=error)
-        except Exception as error:  # noqa: BLE001  the caller is told
+        except Exception as error:  # noqa: BLE001  the caller gets it
             failed = ModelFailed(f"{command.folder}: cannot be read: {error}")
             failed.__cause__ = error
             found = AdapterRead(command, error=failed)

@@ -51,11 +51,11 @@ class RunningStep(Protocol):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, once there is a result; None: the caller measures it."""
+        """The step's seconds, once there is a result; None: the caller measures it."""
         ...
 
     def result(self) -> StepResult:
-        """Waits for it. Raises what went wrong."""
+        """Wait for the result. Raises the step's error."""
         ...
 
 
@@ -138,7 +138,7 @@ class CancelSequence(NamedTuple):
 
 
 class SetWeights(NamedTuple):
-    """The weights of tenants that come from now on."""
+    """Use these weights of tenants from now on."""
 
     weights: dict[str, float]
 
@@ -164,11 +164,11 @@ Command: TypeAlias = (
 
 class CommandInbox(Protocol):
     def post(self, command: Command) -> None:
-        """From any thread of the engine's own process: `wait_commands` answers it."""
+        """Add a command, from any thread of the engine's process: `wait_commands` returns it."""
         ...
 
     def wait_commands(self, until: float) -> list[Command] | None:
-        """The commands that have come; waits until then if there are none. None: stop."""
+        """The commands received so far. If there are none, wait, up to `until`. None: stop."""
         ...
 
 
@@ -176,7 +176,7 @@ class CommandInbox(Protocol):
 
 
 class Report(NamedTuple):
-    """After every step, and whenever something ended without one."""
+    """Sent after every step, and whenever a sequence or call ends without a step."""
 
     outputs: list[SequenceOutput]
     load: GenerationLoad
@@ -208,7 +208,7 @@ class EngineLoop:
         self._failures = 0
 
     def close(self) -> None:
-        """After `run`: sequences that still wait for an adapter are unfinished, too."""
+        """Call it after `run`. Sequences that still wait for an adapter become unfinished, too."""
         self._adapters.close()
         self.unfinished.update(self._adapters.held)
 
@@ -224,8 +224,8 @@ class EngineLoop:
         )
 
     def run(self) -> None:
-        """Until the inbox says stop. Shortly before a step ends, the next one is decided and handed
-        over, if the engine takes several steps at once."""
+        """Run until the inbox says stop. If the engine takes several steps at once, the next one is
+        decided and handed over shortly before a step ends."""
         until = math.inf
         while (commands := self._inbox.wait_commands(until)) is not None:
             for command in commands:
@@ -296,7 +296,7 @@ class EngineLoop:
         self._adapters.entered(sequence)
 
     def _cancel(self, sequence: int) -> None:
-        """Always report the end, even of a sequence that never came here."""
+        """Always report the end, even of a sequence that never arrived here."""
         if sequence in self.unfinished:
             self._scheduler.cancel(sequence)
         else:
@@ -307,7 +307,7 @@ class EngineLoop:
         result: Any
         try:
             result = getattr(self._engine, command.method)(*command.arguments)
-        except Exception as error:  # noqa: BLE001  the caller is told
+        except Exception as error:  # noqa: BLE001  the caller gets it
             result = error
         self._returns(command.number, result)
 

@@ -22,7 +22,7 @@ class Welcome(NamedTuple):
 
 
 class PackedReport(NamedTuple):
-    """A `Report` on its way."""
+    """A `Report` as it is sent."""
 
     numbers: list[int]
     tokens: list[int]
@@ -35,8 +35,8 @@ def packed(report: Report) -> tuple[Any, ...]:
     plain, outputs = parted(report.outputs)
     others = []
     for sequence, token, logprobs, finished, error in outputs:
-        told = failure_of(error) if error is not None else None
-        others.append((sequence, token, logprobs, finished, told))
+        failure = failure_of(error) if error is not None else None
+        others.append((sequence, token, logprobs, finished, failure))
     returned = report.returned
     if returned is not None and isinstance(returned[1], BaseException):
         returned = (returned[0], failure_of(returned[1]))
@@ -50,7 +50,7 @@ def others_of(step: PackedReport) -> Iterator[SequenceOutput]:
 
 
 def result_of(returned: Any) -> Any:
-    """The result of a call. Raises what the call raised."""
+    """The result of a call. Raises the error of the call."""
     if isinstance(returned, Failure):
         raise error_of(returned)
     return returned

@@ -1,7 +1,7 @@
 """The front's side of an engine in a process of its own, in the front's event loop.
 
-It keeps what every sequence needs to be resumed: the prompt, the sampling with its seed, and the
-tokens that have come. When an engine is lost, its sequences go to the next one from there.
+It keeps all that a sequence needs to be resumed: the prompt, the sampling with its seed, and the
+tokens so far. When an engine is lost, the next engine continues its sequences from there.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _NO_TOKENS = PlainTokens([], [])
 
 
 class EngineProcess:
-    """`start` first, `close` last; used in one event loop. `report` is called there once a step."""
+    """Call `start` first and `close` last, all in one event loop."""
 
     def __init__(
         self,
@@ -60,49 +60,54 @@ class EngineProcess:
         report: Callable[[PlainTokens, Sequence[SequenceOutput]], None],
         tell: Callable[[Event], None],
     ) -> None:
-        """`engine`: made and loaded in the other process; its `serve` gets the line."""
+        """`engine`: is loaded in the other process, where its `serve` gets the connection.
+
+        `report` gets the outputs of each step, `tell` the changes of the worker; both are called in
+        the event loop.
+        """
         self._name = name
         self._options = options
         self._recipe = recipe_of(engine)
         self._report = report
-        self._tell_event = tell
+        self._emit = tell
         self._loop = asyncio.get_running_loop()
-        self._worker: ProcessWorker | None = None
-        self._line: EngineConnection | None = None
-        self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
-        self._entries: dict[int, _Entry] = {}  # by the caller's number
-        self._sent: dict[int, _Entry] = {}  # by the engine's number
-        self._numbers = itertools.count(
-            1
-        )  # never reused: a late message about an old sequence is recognised
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._recovery = Recovery()
-        self._weights: dict[str, float] | None = None
-        self._adapters: dict[str, str] = {}  # folders, of all that a sequence may have
-        self._leaving: set[str] = set()  # unloaded adapters that are kept for sequences that go on
+        # The present engine, and what it was sent.
+        self._worker: ProcessWorker | None = None  # starts its process, again and again
+        self._connection: EngineConnection | None = None  # None: it is being started
         self._watch = SilenceWatch(self._loop, options.execute_timeout_s, self._is_late)
+        # Every message has its own number, so that a late one about an old sequence is recognised.
+        self._numbers = itertools.count(1)
+        self._sent: dict[int, _Entry] = {}  # the sequences it has, by message number
+        self._answers: dict[int, asyncio.Future[Any]] = {}  # to calls, by message number
+        # What outlives an engine.
+        self._first_welcome: asyncio.Future[Welcome] = self._loop.create_future()
+        self._unfinished: dict[int, _Entry] = {}  # all sequences, by id
+        self._recovery = Recovery()  # decides which of them an engine gets after a loss
+        self._weights: dict[str, float] | None = None  # of tenants
+        self._adapter_folders: dict[str, str] = {}  # by adapter; the next engine loads them, too
+        self._unloaded: set[str] = set()  # adapters to drop after their last sequence
+        self._past_preemptions = 0  # by engines that were lost
         self._is_closing = False
-        self._gave_up = ""
-        self._preemptions = 0  # by engines that were lost
+        self._gave_up_because = ""  # why no engine comes back
         self.load = GenerationLoad(0, 0, 1, 0, 0)
 
     # ---- life
 
     async def start(self) -> Welcome:
-        """Raises what the load raises."""
+        """Start the first engine. Raises the error of its load."""
         check_main()
         spec = self._options.spec(self._name, self._recipe, 0)
         self._worker = worker = ProcessWorker(spec, self._options, self, is_awaited=True)
         worker.start(_Turn(self))
         try:
             await asyncio.wrap_future(worker.started)
-            return await asyncio.shield(self._welcomed)
+            return await asyncio.shield(self._first_welcome)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Sequences that have not ended get `Closed`. No process is left."""
+        """Unfinished sequences get `Closed`. No process is left."""
         self._is_closing = True
         self._watch.stop()
         worker = self._worker
@@ -114,17 +119,17 @@ class EngineProcess:
 
     @property
     def is_open(self) -> bool:
-        """Does it take sequences, even if the engine is being restarted?"""
-        return not self._is_closing and not self._gave_up
+        """Are sequences accepted? They are even while the engine restarts."""
+        return not self._is_closing and not self._gave_up_because
 
     @property
     def is_up(self) -> bool:
-        return self._line is not None and self._line.is_welcome
+        return self._connection is not None and self._connection.is_welcome
 
     @property
     def trouble(self) -> str:
-        """Why no engine comes back; empty: there is one, or there will be."""
-        return "" if self._is_closing else self._gave_up
+        """Why no engine comes back; empty: an engine runs, or will."""
+        return "" if self._is_closing else self._gave_up_because
 
     @property
     def status(self) -> WorkerStatus:
@@ -134,20 +139,22 @@ class EngineProcess:
     # ---- sequences
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """Sequences that the scheduler refuses are reported like any other end. Raises Closed,
-        NotReady, QueueFull."""
+        """Send a sequence to the engine. Raises Closed, NotReady, QueueFull.
+
+        If the scheduler refuses it, that is reported like any other end.
+        """
         self._check_open()
-        held = len(self._entries) - len(self._sent)
-        if held and held >= self._welcomed.result().limits.max_queue:
-            limit = self._welcomed.result().limits.max_queue
+        held = len(self._unfinished) - len(self._sent)
+        if held and held >= self._first_welcome.result().limits.max_queue:
+            limit = self._first_welcome.result().limits.max_queue
             raise QueueFull(f"the queue is full ({limit} sequences)", limit=limit)
-        entry = self._entries[sequence.id] = _Entry(sequence, sampling)
+        entry = self._unfinished[sequence.id] = _Entry(sequence, sampling)
         if self._recovery.enter(sequence.id, sequence.arrived_at, sequence.priority):
             self._send(entry)
 
     def cancel(self, sequence: int) -> None:
-        """Its end is reported."""
-        entry = self._entries.get(sequence)
+        """Cancel a sequence. Its end is reported."""
+        entry = self._unfinished.get(sequence)
         if entry is None or entry.is_cancelled:
             return
         entry.is_cancelled = True
@@ -166,32 +173,34 @@ class EngineProcess:
         return self._ask(lambda number: CallEngine(number, method, arguments))
 
     def load_adapter(self, adapter: str, folder: str) -> "asyncio.Future[Any]":
-        """Resolved when sequences may name it. Engines that start later load it, too."""
+        """Load an adapter, here and in later engines. Resolves when sequences may name it."""
 
         def note(answer: "asyncio.Future[Any]") -> None:
             if not answer.cancelled() and answer.exception() is None:
-                self._adapters[adapter] = folder
+                self._adapter_folders[adapter] = folder
 
         answer = self._ask(lambda number: LoadAdapter(number, adapter, folder))
         answer.add_done_callback(note)
         return answer
 
     def unload_adapter(self, adapter: str) -> "asyncio.Future[Any]":
-        """Sequences that have it go on, on this engine or the next. The engine unloads it when none
-        is left; one that is still being read it unloads at once."""
+        """Unload an adapter after its last sequence, on this engine or the next.
+
+        If its folder is still being read, it is unloaded at once.
+        """
         answer: asyncio.Future[Any] = self._loop.create_future()
         answer.set_result(None)
-        if adapter in self._adapters:
-            self._leaving.add(adapter)
+        if adapter in self._adapter_folders:
+            self._unloaded.add(adapter)
             self._drop_if_unused(adapter)
         else:
             self._say_unload(adapter)
         return answer
 
     def _drop_if_unused(self, adapter: str) -> None:
-        if all(each.sequence.adapter != adapter for each in self._entries.values()):
-            del self._adapters[adapter]
-            self._leaving.discard(adapter)
+        if all(each.sequence.adapter != adapter for each in self._unfinished.values()):
+            del self._adapter_folders[adapter]
+            self._unloaded.discard(adapter)
             self._say_unload(adapter)
 
     def _say_unload(self, adapter: str) -> None:
@@ -204,22 +213,24 @@ class EngineProcess:
             raise NotReady(f"{self._name}: its engine is being started")
         number = next(self._numbers)
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self._calls[number] = answer
+        self._answers[number] = answer
         self._say(command(number))
         return answer
 
     def _check_open(self) -> None:
         if self._is_closing:
             raise Closed("the generator has stopped")
-        if self._gave_up:
+        if self._gave_up_because:
             raise self._given_up()
 
     def _given_up(self) -> NotReady:
-        return NotReady(f"{self._name} has no engine: {self._gave_up}", retry_after_s=_RETRY_S)
+        return NotReady(
+            f"{self._name} has no engine: {self._gave_up_because}", retry_after_s=_RETRY_S
+        )
 
     def _send(self, entry: "_Entry") -> None:
         if not self._sent:
-            self._watch.heard()  # until now no message was expected
+            self._watch.heard()  # the silence so far was expected
         entry.number = number = next(self._numbers)
         self._sent[number] = entry
         resumed = tuple(entry.tokens) if entry.was_sent else None
@@ -228,16 +239,16 @@ class EngineProcess:
         self._watch.begin()
 
     def _say(self, command: Command) -> None:
-        if self._line is not None:
-            self._line.say(command)
+        if self._connection is not None:
+            self._connection.say(command)
 
     def _apply(self, change: SequenceMoves) -> None:
         for sequence in change.recall:
-            entry = self._entries[sequence]
+            entry = self._unfinished[sequence]
             self._sent.pop(entry.number, None)
             self._say(CancelSequence(entry.number))
         for sequence in change.send:
-            self._send(self._entries[sequence])
+            self._send(self._unfinished[sequence])
 
     # ---- messages of the engine
 
@@ -248,7 +259,9 @@ class EngineProcess:
         self._watch.heard()
         step = PackedReport(*word)
         running, waiting, blocks, used, preemptions = step.load
-        self.load = GenerationLoad(running, waiting, blocks, used, preemptions + self._preemptions)
+        self.load = GenerationLoad(
+            running, waiting, blocks, used, preemptions + self._past_preemptions
+        )
         plain = self._plain(step)
         outputs: list[SequenceOutput] = []
         changes = self._others(step, outputs) if step.others else []
@@ -256,8 +269,8 @@ class EngineProcess:
             self._returned(*step.returned)
         if not plain.tokens and not outputs:
             return
-        if self._line is not None:
-            self._line.process.has_answered = True
+        if self._connection is not None:
+            self._connection.process.has_answered = True
         if self._recovery.is_watching:
             sequences = [*plain.sequences, *(each.sequence for each in outputs)]
             changes.append(self._recovery.progress(sequences))
@@ -266,20 +279,20 @@ class EngineProcess:
         self._report(plain, outputs)
 
     def _welcome(self, word: Welcome) -> None:
-        assert self._line is not None
-        self._line.is_welcome = True
-        if not self._welcomed.done():
-            self._welcomed.set_result(word)
+        assert self._connection is not None
+        self._connection.is_welcome = True
+        if not self._first_welcome.done():
+            self._first_welcome.set_result(word)
         if self._is_closing:
             return
-        self.load = GenerationLoad(0, 0, word.limits.blocks, 0, self._preemptions)
+        self.load = GenerationLoad(0, 0, word.limits.blocks, 0, self._past_preemptions)
         if self._weights is not None:
             self._say(SetWeights(self._weights))
-        for adapter, folder in self._adapters.items():  # sequences wait until it is read
+        for adapter, folder in self._adapter_folders.items():  # sequences wait until it is read
             answer = self._ask(partial(LoadAdapter, adapter=adapter, folder=folder))
             answer.add_done_callback(partial(self._loaded_again, adapter))
         for sequence in self._recovery.started():
-            self._send(self._entries[sequence])
+            self._send(self._unfinished[sequence])
 
     def _loaded_again(self, adapter: str, answer: "asyncio.Future[Any]") -> None:
         error = None if answer.cancelled() else answer.exception()
@@ -314,34 +327,34 @@ class EngineProcess:
 
     def _forget(self, entry: "_Entry") -> SequenceMoves:
         self._sent.pop(entry.number, None)
-        del self._entries[entry.sequence.id]
-        if entry.sequence.adapter in self._leaving:
+        del self._unfinished[entry.sequence.id]
+        if entry.sequence.adapter in self._unloaded:
             self._drop_if_unused(entry.sequence.adapter)
         return self._recovery.end(entry.sequence.id)
 
     def _returned(self, number: int, result: Any) -> None:
-        answer = self._calls.pop(number, None)
+        answer = self._answers.pop(number, None)
         if answer is None or answer.done():
             return
         try:
             answer.set_result(result_of(result))
-        except Exception as error:  # noqa: BLE001  the engine's; its caller is told
+        except Exception as error:  # noqa: BLE001  the engine's; its caller gets it
             answer.set_exception(error)
 
     # ---- engines come and go
 
     def connected(self, process: ModelProcess, channel: Channel) -> None:
-        """An engine has loaded, and will send its welcome."""
-        self._line = EngineConnection(self._loop, process, channel, self.hear)
+        """An engine was loaded, and will send its welcome."""
+        self._connection = EngineConnection(self._loop, process, channel, self.hear)
         self._watch.begin()
 
     def disconnected(self, process: ModelProcess, reason: str, *, out_of_memory: bool) -> None:
         """The engine has ended. Its last messages are read first."""
-        if self._line is None or self._line.process is not process:
+        if self._connection is None or self._connection.process is not process:
             return
-        self._line.drain()
+        self._connection.drain()
         self._hang_up()
-        self._preemptions = self.load.preemptions
+        self._past_preemptions = self.load.preemptions
         self.load = self.load._replace(running=0, waiting=0, blocks_used=0)
         self._fail_calls(NotReady(f"{self._name}: its engine {reason}"))
         if self._is_closing:
@@ -358,40 +371,40 @@ class EngineProcess:
 
     def gave_up(self, reason: str) -> None:
         """No engine comes back."""
-        if self._is_closing or self._gave_up:
+        if self._is_closing or self._gave_up_because:
             return
-        self._gave_up = reason or "it cannot be started"
+        self._gave_up_because = reason or "it cannot be started"
         self._end_all(self._given_up())
-        if not self._welcomed.done():
-            self._welcomed.set_exception(self._given_up())
+        if not self._first_welcome.done():
+            self._first_welcome.set_exception(self._given_up())
 
     def _hang_up(self) -> None:
         self._watch.stop()
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _end_some(self, errors: Mapping[int, HeadwayError]) -> None:
         outputs = [SequenceOutput(each, error=copy.copy(error)) for each, error in errors.items()]
         for each in errors:
-            entry = self._entries.pop(each, None)
+            entry = self._unfinished.pop(each, None)
             if entry is not None:
                 self._sent.pop(entry.number, None)
-                if entry.sequence.adapter in self._leaving:
+                if entry.sequence.adapter in self._unloaded:
                     self._drop_if_unused(entry.sequence.adapter)
         if outputs:
             self._report(_NO_TOKENS, outputs)
 
     def _end_all(self, error: HeadwayError) -> None:
-        for each in self._entries:
+        for each in self._unfinished:
             self._recovery.end(each)
-        self._end_some(dict.fromkeys(self._entries, error))
+        self._end_some(dict.fromkeys(self._unfinished, error))
         self._fail_calls(error)
 
     def _end_cancelled(self) -> None:
         """End cancelled sequences that no engine has: no engine will report their end."""
         outputs = []
-        for sequence, entry in list(self._entries.items()):
+        for sequence, entry in list(self._unfinished.items()):
             if entry.is_cancelled and entry.number not in self._sent:
                 finished = never_ran(sequence, len(entry.tokens))
                 outputs.append(SequenceOutput(sequence, finished=finished))
@@ -400,14 +413,14 @@ class EngineProcess:
             self._report(_NO_TOKENS, outputs)
 
     def _fail_calls(self, error: HeadwayError) -> None:
-        calls, self._calls = self._calls, {}
+        calls, self._answers = self._answers, {}
         for answer in calls.values():
             if not answer.done():
                 answer.set_exception(error)
 
     def _is_late(self, limit_s: float) -> bool:
-        """The engine has been silent for this long. False: no caller waits."""
-        line = self._line
+        """The engine was silent for `limit_s`: end it. False: no caller waits."""
+        line = self._connection
         if line is None or (line.is_welcome and not self._sent):
             return False
         line.process.kill(f"did not answer within {limit_s:g} s")
@@ -427,16 +440,16 @@ class EngineProcess:
         event = WorkerChanged(
             self._name, status.pid, status.state, status.restarts, status.last_error
         )
-        self.post(lambda: self._tell_event(event))
+        self.post(lambda: self._emit(event))
 
     def post(self, callback: Callable[[], None]) -> None:
-        """From any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        """Call `callback` in the event loop soon. From any thread."""
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(callback)
 
 
 class _Entry:
-    """One sequence, with everything needed to resume it."""
+    """One unfinished sequence, with everything needed to resume it."""
 
     __slots__ = ("id", "is_cancelled", "number", "sampling", "sequence", "tokens", "was_sent")
 
@@ -444,14 +457,14 @@ class _Entry:
         self.id = sequence.id
         self.sequence = sequence
         self.sampling = sampling
-        self.tokens: list[int] = []  # that have come
-        self.number = 0  # the engine's, for it
+        self.tokens: list[int] = []  # received so far
+        self.number = 0  # of the message that sent it last
         self.was_sent = False
         self.is_cancelled = False
 
 
 class _Turn:
-    """A worker's job: while its process lives, the connection is the front's."""
+    """A worker's job: it lends the connection to the front until its process ends."""
 
     def __init__(self, engine: EngineProcess) -> None:
         self._engine = engine

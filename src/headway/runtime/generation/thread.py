@@ -51,7 +51,7 @@ class GenerationThread:
         self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
 
     def start(self) -> None:
-        """Load the engine. Raises what loading raised."""
+        """Load the engine. Raises the error of the load."""
         self._thread.start()
         tell_when_forked(self)
         self._ready.wait()
@@ -59,7 +59,7 @@ class GenerationThread:
             raise self._failure
 
     def after_fork(self) -> None:
-        """In the child: the thread is the parent's, and may have held the lock."""
+        """Called in the child: the thread is the parent's, and may have held the lock."""
         self._changed = threading.Condition()
         self._is_closing = True
         self._refusal = (
@@ -69,7 +69,7 @@ class GenerationThread:
 
     @property
     def is_open(self) -> bool:
-        """Does it take sequences? Not once it was closed, or its loop has died."""
+        """Are sequences accepted? Not after it was closed, or its loop has died."""
         return not self._is_closing and self._failure is None
 
     @property
@@ -78,7 +78,7 @@ class GenerationThread:
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more."""
+        """Why no sequence completes any more; empty if they do."""
         return "" if self.is_open else "its engine has died"
 
     def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
@@ -98,7 +98,7 @@ class GenerationThread:
         return self._loop.load
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """From any thread. Sequences that the scheduler refuses are reported like any other end."""
+        """Submit a sequence, from any thread. A refusal is reported like any other end."""
         self._tell(SubmitSequence(sequence, sampling))
 
     def cancel(self, sequence: int) -> None:
@@ -117,7 +117,7 @@ class GenerationThread:
         return self._ask(number, UnloadAdapter(number, adapter))
 
     def post(self, command: Command) -> None:
-        """From the loop's own helpers."""
+        """Add a command of the loop's own helpers."""
         with contextlib.suppress(Closed):
             self._tell(command)
 
@@ -161,7 +161,7 @@ class GenerationThread:
         try:
             self._engine = self._make_engine()
             self._loop = EngineLoop(self._engine, self, self._reported)
-        except BaseException as error:  # noqa: BLE001  the caller of `start` is told
+        except BaseException as error:  # noqa: BLE001  the caller of `start` gets it
             self._failure = error
             self._ready.set()
             return
@@ -169,7 +169,7 @@ class GenerationThread:
         closed = Closed("the generator has stopped")
         try:
             self._loop.run()
-        except BaseException as failure:  # noqa: BLE001  all waiting callers are told, below
+        except BaseException as failure:  # noqa: BLE001  all waiting callers get it, below
             _log.exception("the generator's loop has died")
             self._failure = failure
             closed = Closed(f"the generator's loop has died: {failure}")

@@ -27,7 +27,7 @@ class BatchCancel(Cancel):
 
     @property
     def left_s(self) -> float:
-        """Until the last deadline; infinite where there is none."""
+        """The seconds until the last deadline of the callers; infinite if one has none."""
         return self.deadline - self._clock()
 
     @property

@@ -1,6 +1,6 @@
 """The work on one batch: call the model, find the culprit if it raises, measure.
 
-A job never raises: whatever happens is its result. It is one coroutine, which runs in an event loop
+A job never raises: an error becomes its result. It is one coroutine, which runs in an event loop
 or, for models that never wait, in a worker's thread (`run_to_end`). It tells its batcher when it is
 done.
 """
@@ -109,7 +109,7 @@ class BatchJob:
             _log.exception("a batch failed while its errors were examined")
             failure = f"the batch failed: {name_of(error)}: {text_of(error)}"
             self.results = [ModelFailed(failure) for _ in self.calls]
-        finally:  # also where it is cancelled with its loop: answer the calls that have results
+        finally:  # even if cancelled with its loop: answer the calls that have results
             leave(run)
             self.ran_s = self.clock() - started
             self.done(self)
@@ -121,7 +121,7 @@ class BatchJob:
             if is_stopped(error, task):
                 raise
             reruns = self._reruns(error)
-            self.results = reruns.results  # also of items whose turn never comes
+            self.results = reruns.results  # also of items that are never run again
             self._failed(reruns, error)
             while (call := reruns.next_call()) is not None:
                 try:
@@ -156,7 +156,7 @@ Done: TypeAlias = Callable[[BatchJob], None]
 
 @dataclass(eq=False)
 class PredictJob(BatchJob):
-    """One answer per item."""
+    """A job with one answer per item."""
 
     batch_sizes: Sequence[int] = ()
 
@@ -179,7 +179,7 @@ class PredictJob(BatchJob):
             alone = await self._alone(values[place])
             differ = company.differing(alone, self.results[place])
             if not differ or company.differing(alone, await self._alone(values[place])):
-                return  # the same, or a model that never answers twice alike
+                return  # the same answer, or a model that never repeats its answers
         except WorkerLost:
             raise
         except Exception:  # noqa: BLE001  if it fails alone, nothing is known about its neighbours
@@ -207,7 +207,7 @@ class PredictJob(BatchJob):
 
 @dataclass(eq=False)
 class StreamJob(BatchJob):
-    """Many answers for each item: each step of the model is delivered at once."""
+    """A job with many answers per item: each step of the model is delivered at once."""
 
     stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]]
 

@@ -28,14 +28,14 @@ class ProbeWatcher:
         return True
 
     async def wait_turn(self, last_s: float) -> None:
-        """Before each call of the model. `last_s`: how long the last one took, 0 at first."""
+        """Called before each call of the model. `last_s`: the time of the last one, 0 at first."""
 
     def has_run(self, rows: int, size: int) -> int | None:
-        """The most bytes that it took, where that is known."""
+        """The most bytes of memory that the call took, if known."""
         return None
 
     def has_failed(self, error: HeadwayError) -> bool:
-        """Did it fail because it is too large? Then the table ends before it."""
+        """Did the cell fail because it is too large? Then the table ends before it."""
         return False
 
 
@@ -63,8 +63,8 @@ class Probe:
             if is_stopped(error, task):
                 raise
             outcome = model_failed(self._runner.name, error)
-        finally:  # also where it is cancelled with its batcher
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        finally:  # even if it is cancelled with its batcher
+            with suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 self._loop.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: float | HeadwayError) -> None:
@@ -118,7 +118,7 @@ async def probe(
 
 
 class Trial:
-    """Runs made-up rows before traffic: does company change what the model answers?"""
+    """Runs made-up rows before traffic, to see if neighbours or padding change answers."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Trial:
                 if found and not company.is_steady(
                     together[-1], await self._beside(judged, rows(NEIGHBOURS[-1], attempt))
                 ):
-                    return None  # it never answers twice alike
+                    return None  # the model never repeats its answers
             except ModelFailed as error:  # the model takes only one row, or few, at a time
                 return None if is_out_of_memory(error) else sorted(apart[0])
             if found == []:
@@ -162,20 +162,20 @@ class Trial:
     async def _crowded(
         self, judged: Sequence[Any], neighbour: Any, few: Sequence[Any]
     ) -> list[str]:
-        """The outputs that change where there are many rows: some networks have room for so many
-        of a kind only."""
+        """The outputs that change in a batch of many rows: some networks have limited room for
+        rows of one kind."""
         first, last = judged
         crowd = [neighbour] * (min(self._max_rows, _CROWD) - 2)
         if len(crowd) < 2:
             return []
         try:
             answers = await self._together([first, *crowd, last])
-        except ModelFailed:  # so many do not fit: that is for the warm-up to find
+        except ModelFailed:  # the rows do not fit: the warm-up finds the limit
             return []
         return self._runner.company.judge_crowd(few, [answers[0], answers[-1]])
 
     async def _beside(self, judged: Sequence[Any], neighbour: Any) -> list[Any]:
-        """Both rows, each with the neighbour, and all three together where they fit."""
+        """The answers of both rows beside the neighbour: all three in one batch if they fit."""
         first, last = judged
         if self._max_rows > 2:
             answers = await self._together([first, neighbour, last])
@@ -186,7 +186,7 @@ class Trial:
         ]
 
     async def padding(self) -> bool:
-        """Does padding change what the model answers? It is padded from now on if not."""
+        """Does padding change the model's answers? If not, inputs are padded from now on."""
         varying, contents = self._runner.varying, self._runner.varying.contents()
         short = [varying.sample(SHORT, each) for each in contents]
         long = [varying.sample(LONG, each) for each in contents]
@@ -218,7 +218,7 @@ class Trial:
 
 
 class _Probes:
-    """Times one cell of the table after the other."""
+    """Times the cells of the table, one after the other."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _Probes:
         self._last_s = 0.0
 
     async def cell(self, sample: Any, count: int, size: int) -> "_Cell | None":
-        """None: this many rows do not fit into memory."""
+        """Time one cell. None: `rows` rows do not fit into memory."""
         if not self._watcher.may_run(count, size):
             return None
         try:

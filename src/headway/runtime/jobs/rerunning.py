@@ -1,6 +1,6 @@
 """A batch that failed, run again in groups until each item has a result or an error of its own.
 
-It names the calls to make and takes what became of them; the job makes them.
+It names the calls to make and takes their outcomes; the job makes them.
 """
 
 import re
@@ -51,7 +51,7 @@ class Reruns:
         self._name = name
         self._runner = runner  # None: requests cannot be cut
         self._batch_sizes = batch_sizes
-        self.group = list(range(len(calls)))  # what ran last
+        self.group = list(range(len(calls)))  # the items that ran last
         self._pieces: _Pieces | None = None  # of a request that did not fit even alone
         self._bisection: Bisection | None = None
         out_of_memory = is_out_of_memory(error)
@@ -73,7 +73,7 @@ class Reruns:
         return None if self._one_row_too_many else self._smallest_misfit
 
     def next_call(self) -> tuple[list[Any], int] | None:
-        """The values and the padded rows of the next call; None: that was all."""
+        """The values and the padded rows of the next call; None: no call is left."""
         if self.lost is not None:
             return None
         if self._pieces is not None:
@@ -220,7 +220,7 @@ def _same(failure: ModelFailed) -> ModelFailed:
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:
-    """Callers know one kind: that the contract was broken is in its words."""
+    """The ModelFailed for callers. Its text says if the model broke its contract."""
     error = readable(error)
     if isinstance(error, BrokenContract):
         return ModelFailed(str(error))
@@ -234,14 +234,14 @@ def model_failed(name: str, error: BaseException) -> ModelFailed:
 
 
 def unusable(name: str, error: BaseException) -> ModelFailed:
-    """For a result that cannot be read, or whose parts cannot be joined."""
+    """The error for a result that cannot be read, or with parts that cannot be joined."""
     failure = ModelFailed(f"{name} returned an unusable result: {name_of(error)}: {text_of(error)}")
     failure.__cause__ = readable(error)
     return failure
 
 
 def _advice(error: BaseException, text: str) -> str:
-    """For a common mistake of users of servers that call a model once for each request."""
+    """A hint for a common mistake: a model written for one request per call."""
     if isinstance(error, TypeError | AttributeError) and _TAKES_LIST_FOR_ITEM.search(text):
         return " (predict is given a list of items; headway.single(…) is for one at a time)"
     return ""

@@ -25,7 +25,7 @@ class ThreadWorker:
         self._inbox.put(job)
 
     def stop(self) -> None:
-        """After the current job, if any."""
+        """Stop after the current job, if any."""
         self._inbox.put(None)
 
 

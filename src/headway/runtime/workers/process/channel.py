@@ -1,9 +1,9 @@
 """One end of the connection between a batcher's process and a model's. Both ends are alike.
 
-A message is one packet on a Unix socket. What is small travels in it; what is large is in shared
+A message is one packet on a Unix socket. Small values travel in it; large ones are in shared
 memory that is used again and again: a sender keeps up to four regions, and with every message
 each side tells which of the other's regions it still holds. Small values are copied out of them,
-large ones are read where they lie, for as long as a reference to them lives.
+large ones are read in place, for as long as a reference to them exists.
 
 That needs question and answer. On a line in `both_ways` either side sends whenever it likes: there
 a region is used for one message, and neither side waits in `send` or `receive`.
@@ -28,7 +28,7 @@ _SLOTS = 4
 _ONCE = _SLOTS  # a region that is used for one message only
 _NONE = _SLOTS + 1  # no region: the value is in the packet
 _SWEEP = 256  # messages between two looks for memory that is no longer needed
-_LARGE = 4  # times what was needed is too much
+_LARGE = 4  # a region of this many times the needed size is given up
 _SHORT_S = 0.0005  # the longest busy wait of an idle worker
 _HEAD = struct.Struct("<BBBBIQ")  # kind, slot, busy and dropped slots, call, length
 _PACKET_BYTES = _HEAD.size + INLINE_BYTES
@@ -54,7 +54,7 @@ class Unreadable(Exception):
 
 
 class Unsendable(Exception):
-    """A value that cannot be sent: its `__cause__` says why. Nothing was."""
+    """A value that cannot be sent: its `__cause__` says why. No part of it was sent."""
 
 
 class Channel:

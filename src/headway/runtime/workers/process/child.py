@@ -36,7 +36,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """With the numbers of the socket, of the control page's file, and of the parent."""
+    """Run a model process. `arguments`: fds of socket and control page, and the parent's pid."""
     socket_fd, control_fd, parent = map(int, arguments)
     _die_with(parent)
     for each in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the parent decides
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Whatever ends the parent, SIGKILL included, the kernel ends this process with it."""
+    """Have the kernel end this process when the parent ends, even by SIGKILL."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _exit_without(parent)  # it may have gone before
 
@@ -202,7 +202,7 @@ class Child:
         return keywords
 
     def _answer(self, kind: Kind, call: int, value: Any) -> None:
-        """In a stream, raises what cannot be sent; else it is sent as the model's error."""
+        """Send an answer. If it cannot be sent: raise in a stream, else send the model's error."""
         try:
             self._send(kind, call, value)
         except (Unsendable, MemoryError) as error:

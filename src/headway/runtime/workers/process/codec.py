@@ -41,7 +41,7 @@ def layout_of(value: Any, beside: bytes = b"") -> Layout:
     """`beside`: sent along in the head. Raises what pickling raises."""
     if type(value) is list and _are_short(value):
         lengths = [len(array) for array in value]
-        data = b"".join(value)  # each where it belongs, faster than one by one
+        data = b"".join(value)  # faster than copying one by one
         return _laid_out([_LIST, beside, value[0].dtype.str, lengths], [len(data)], [data])
     described = _described(value) if type(value) is dict else None
     if described is None:

@@ -26,7 +26,7 @@ class ControlPage:
 
     @property
     def cancelled(self) -> int:
-        """The call that no caller waits for any more; 0: none."""
+        """The call without a waiting caller, to be cancelled; 0: none."""
         return self._numbers[_CANCELLED]
 
     def cancel(self, call: int) -> None:

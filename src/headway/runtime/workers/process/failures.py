@@ -16,7 +16,7 @@ class Failure(NamedTuple):
     type_name: str
     text: str
     traceback: str
-    pickled: bytes | None  # itself, where it can
+    pickled: bytes | None  # the exception itself; None: it cannot be pickled
 
 
 class RemoteError(Exception):
@@ -24,7 +24,7 @@ class RemoteError(Exception):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """In the model's process. Never raises: an exception is user code, too."""
+    """The failure to send for an exception. Never raises: an exception is user code, too."""
     name, text, error = name_of(error), text_of(error), readable(error)
     return Failure(
         name,
@@ -35,7 +35,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def error_of(failure: Failure) -> BaseException:
-    """In the batcher's process: the exception once more, with the traceback as a note."""
+    """The exception, made again in the batcher's process, with the traceback as a note."""
     error = _unpickled(failure) or type(failure.type_name, (RemoteError,), {})(failure.text)
     error.add_note(f"in the worker process:\n{failure.traceback}")
     return error

@@ -103,7 +103,7 @@ class ModelProcess:
         self._is_ready = True
 
     def predict(self, value: Any, /, **keywords: Any) -> Any:
-        """The model's answer. Raises what the model raises, or WorkerLost."""
+        """The model's answer. Raises the model's error, or WorkerLost."""
         call = self._begin(Kind.PREDICT, value, keywords)
         message = self._receive(call)
         self.has_answered = True
@@ -203,7 +203,7 @@ class ModelProcess:
         return not self._has_ended.is_set()
 
     def kill(self, reason: str) -> None:
-        """At once. `reason`: why it ended."""
+        """Kill the process at once. `reason`: why it ended."""
         with self._lock:
             if self._pidfd < 0:
                 return
@@ -243,8 +243,8 @@ class ModelProcess:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """After its end: was it killed by the kernel for lack of memory, or did an allocation
-        fail?"""
+        """Did the ended process run out of memory: killed by the kernel, or with a failed
+        allocation?"""
         if self._kill_reason is not None:
             return False
         if self._process.returncode == -signal.SIGKILL:
@@ -263,7 +263,7 @@ class ModelProcess:
             stdout.fileno(): ProcessOutput(stdout.fileno(), log, logging.INFO, name),
             stderr.fileno(): ProcessOutput(stderr.fileno(), log, logging.WARNING, name),
         }
-        said = outputs[stderr.fileno()].last
+        last_lines = outputs[stderr.fileno()].last
         poller = select.poll()
         for fd in (self._pidfd, *outputs):
             poller.register(fd, select.POLLIN)
@@ -275,7 +275,7 @@ class ModelProcess:
         except Exception:  # noqa: BLE001  logging runs code of the user's; the end must be seen
             _log.exception("%s cannot be watched any more", name)
             self.kill("could not be watched any more")
-        self._stderr_lines = list(said)
+        self._stderr_lines = list(last_lines)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # its children; before its number is reused
         self._process.wait()

@@ -82,5 +82,5 @@ def _states(pid: int) -> list[str]:
 
 
 def _fields(stat: Path) -> list[str]:
-    """From the third on, the state: the second, a name in parentheses, may have spaces."""
+    """The fields from the third (the state) on: the second, a name, may have spaces."""
     return stat.read_text().rpartition(")")[2].split()

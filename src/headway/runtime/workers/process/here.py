@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class _Here(threading.local):
-    process: "Callable[[], ModelProcess]"  # raises WorkerLost where there is none
+    process: "Callable[[], ModelProcess]"  # raises WorkerLost if there is none
 
 
 _here = _Here()
@@ -21,7 +21,7 @@ def settle(process: "Callable[[], ModelProcess]") -> None:
 
 
 def process() -> "ModelProcess":
-    """Raises WorkerLost where there is none."""
+    """The process of this thread's worker. Raises WorkerLost if there is none."""
     return _here.process()
 
 

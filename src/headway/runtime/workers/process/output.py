@@ -1,4 +1,4 @@
-"""What a worker prints, as lines of the log."""
+"""Writes a worker's output to the log, by lines."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ class ProcessOutput:
         return data is None or bool(data)
 
     def finish(self) -> None:
-        """Its process has ended: log the rest of the pipe, and a last line without an end."""
+        """Its process has ended: log what the pipe still holds, and an unfinished last line."""
         for _ in range(_PIPE_BYTES // _READ_BYTES):  # what it started may still write to it
             if not self._take():
                 break

@@ -34,7 +34,7 @@ class WorkerSpec(NamedTuple):
     recipe: Recipe
     arguments: list[str]  # sys.argv
     path: list[str]  # sys.path
-    folder: str  # where it runs
+    folder: str  # its working directory
     main: str | None  # the file of `__main__`, if the model is defined there
     environment: dict[str, str]  # all of it
     cores: tuple[int, ...]  # none: all

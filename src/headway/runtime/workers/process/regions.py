@@ -38,7 +38,7 @@ def create(needed_bytes: int) -> tuple[MemoryRegion, int]:
     size = max(_LEAST_BYTES, 1 << (needed_bytes - 1).bit_length())
     fd = os.memfd_create("headway", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        # At once, not page by page: where there is no room, this is an error and not a SIGBUS.
+        # At once, not page by page: without room, this is an error and not a SIGBUS.
         os.posix_fallocate(fd, 0, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         return MemoryRegion(fd, size), fd

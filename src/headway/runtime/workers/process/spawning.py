@@ -75,14 +75,14 @@ class Spawner:
         self.__init__()  # type: ignore[misc]
 
     def enter(self) -> None:
-        """Raises NotReady where there is no thread."""
+        """Count one more user. Raises NotReady if no thread can be started."""
         with self._lock:
             if self._thread is None:
                 self._thread = start_thread(self._run, name="headway-spawner")
             self._users += 1
 
     def leave(self) -> None:
-        """After the last one leaves, the spare process ends."""
+        """Count one user less. After the last one, the spare process ends."""
         with self._lock:
             self._users -= 1
             spare, self._spare = (None, self._spare) if self._users else (self._spare, None)

@@ -46,19 +46,19 @@ class Team(Protocol):
     def worker_ready(self, worker: "ProcessWorker", status: WorkerStatus) -> None: ...
 
     def worker_lost(self, worker: "ProcessWorker", status: WorkerStatus) -> None:
-        """It takes no jobs until it is ready again; never, where its state is `failed`."""
+        """The worker takes no jobs until it is ready again; never, if its state is `failed`."""
         ...
 
 
 class ProcessWorker:
-    """A `Worker`. Its thread ends with `stop`, or when nobody uses it any more."""
+    """A `Worker`. Its thread ends with `stop`, or when it is no longer used."""
 
     is_lost = False  # a job always comes back: with its results, or as lost
 
     def __init__(
         self, spec: WorkerSpec, options: ProcessOptions, team: Team, *, is_awaited: bool
     ) -> None:
-        """`is_awaited`: a caller waits for `started`, and stops it where that fails."""
+        """`is_awaited`: a caller waits for `started`, and stops the worker if that fails."""
         self._life = _Life(
             spec, options, weakref.ref(self), weakref.ref(team), is_awaited=is_awaited
         )
@@ -67,7 +67,7 @@ class ProcessWorker:
 
     @property
     def started(self) -> "Future[None]":
-        """Done when the model is loaded for the first time; raises why it could not be."""
+        """Done when the model is loaded for the first time. Raises the error of the load."""
         return self._life.started
 
     @property
@@ -91,7 +91,7 @@ class ProcessWorker:
 
 
 class _Wake:
-    """In the inbox: check the process."""
+    """A message in the inbox: check the process."""
 
 
 _WAKE = _Wake()
@@ -120,7 +120,7 @@ class _Life:
         self._supervision = Supervision(options.restarts)
         self._process: ModelProcess | None = None
         self._is_busy = False
-        self._held: list[Job] = []  # came while there was no process
+        self._held: list[Job] = []  # jobs that arrived while there was no process
         self.is_stopping = False
 
     def start(self) -> None:
