@@ -218,7 +218,7 @@ def result_of(answer: ClientAnswer, returns: Any) -> Any:
 
 
 def results_of(body: bytes, returns: Any) -> list[Any]:
-    """Of several values: the first error among them is raised."""
+    """The results of several values. Raises the first error among them."""
     import msgspec
 
     found: Sequence[Any] = msgspec.json.decode(body)["results"]

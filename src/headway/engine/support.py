@@ -105,7 +105,7 @@ def why_not(config: Config, engine: Engine) -> str | None:
 
 
 def text_config_of(config: Config) -> Config:
-    """Of a model that sees or hears, too: the part that is its language model."""
+    """The language model's part of the configuration: a model that also sees or hears nests it."""
     nested = config.get("text_config")
     return nested if isinstance(nested, Mapping) else config
 

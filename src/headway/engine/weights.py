@@ -180,7 +180,7 @@ def random_tensors(
 
 
 class LayerWeights(NamedTuple):
-    """Of one layer. The tensors of one product are one matrix."""
+    """The weights of one layer. The tensors of one product are one matrix."""
 
     before: torch.Tensor  # the norms' weights
     qkv: Any  # a tensor; on a GPU perhaps one of 8 bits with its scales

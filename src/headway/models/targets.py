@@ -287,7 +287,7 @@ def _functions_in(module: ModuleType) -> list[str]:
 
 
 def _nearly_a_model(module: ModuleType) -> str:
-    """Of a class that was meant to be one, as other servers want it: what is to be written."""
+    """A hint for a class written for another server: what to write instead."""
     for name, each in vars(module).items():
         is_own = isinstance(each, type) and each.__module__ == module.__name__
         if is_own and any(hasattr(each, method) for method in ("predict", "stream")):

@@ -117,7 +117,7 @@ class App:
         self.errors.count(code)
 
     def template_of(self, request: Request) -> str:
-        """Of the route that answers this; empty if none does."""
+        """The template of the route that answers this request; empty if none does."""
         found = self._found.get((request.method, request.path)) or self._look_up(request)
         return found.route.template if isinstance(found, Found) else ""
 
@@ -188,7 +188,7 @@ class App:
         return self._errors_of(path).refusal(status, message, code=code, headers=headers)
 
     def _errors_of(self, path: str) -> Errors:
-        """Of the path's routes; under `/v1/`, where there is none, OpenAI's clients have asked."""
+        """How errors are written on this path. Only OpenAI's clients ask for unknown `/v1/` paths."""
         for routes, _ in self._candidates(path):
             return next(iter(routes.values())).errors
         return Errors.OPENAI if path.startswith("/v1/") else Errors.TEXT

@@ -177,7 +177,7 @@ async def _ended(handle: Handle, request: Request, end: Callable[[int, str], Non
 
 
 def _outcome(status: int, error: BaseException | None) -> tuple[int, str]:
-    """Of a stream."""
+    """The status and error code that a stream is recorded with."""
     if error is None:
         return status, ""
     if not isinstance(error, Exception):

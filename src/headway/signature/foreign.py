@@ -81,7 +81,7 @@ def _validated(validator: Any, value: Any) -> Any:
 
 
 def mistakes_of(error: Any) -> list[tuple[str, str]]:
-    """Of pydantic's ValidationError: places and what is wrong there."""
+    """The places in pydantic's ValidationError, each with what is wrong there."""
     return [
         (".".join(map(str, each["loc"])), each["msg"]) for each in first_of(error, _MOST_MISTAKES)
     ]

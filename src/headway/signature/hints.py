@@ -31,7 +31,7 @@ def first_argument(hint: Any) -> Any:
 
 
 def is_sequence(hint: Any) -> bool:
-    """Of something: a bare `list` says nothing of its elements."""
+    """Whether it is a sequence with a known element type: a bare `list` is not."""
     return get_origin(plain(hint)) in _SEQUENCES
 
 
@@ -86,7 +86,7 @@ def record_parts(hint: Any) -> dict[str, Any]:
 
 
 def optional_parts(hint: Any) -> frozenset[str]:
-    """Of those, the ones that may be left out."""
+    """The names of the record's fields that may be left out."""
     if typing.is_typeddict(hint):
         return frozenset(hint.__optional_keys__)
     if not dataclasses.is_dataclass(hint):

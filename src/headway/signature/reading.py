@@ -49,7 +49,7 @@ class ParameterHints:
 
 
 def input_hint(model: Model[Any, Any]) -> Any:
-    """Of what one caller sends; None: not known. Raises ConfigError."""
+    """The type that one caller sends; None if it is unknown. Raises ConfigError."""
     if overrides(model, "prepare"):
         return _parameter(model, "prepare")
     method = "predict" if overrides(model, "predict") else "stream"
@@ -66,7 +66,7 @@ def input_hint(model: Model[Any, Any]) -> Any:
 
 
 def output_hint(model: Model[Any, Any]) -> Any:
-    """Of what one caller gets; of a stream, its chunks. None: not known. Raises ConfigError."""
+    """The type that one caller gets (of a stream: of its chunks); None: unknown. Raises ConfigError."""
     if overrides(model, "finish"):
         return known(_hints(model, "finish").get("return"))
     if not overrides(model, "predict"):

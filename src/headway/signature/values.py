@@ -52,15 +52,15 @@ class Values(Protocol):
     """All of it raises InvalidInput; ModelFailed where code of the model's own failed."""
 
     def decode(self, value: Any) -> Any:
-        """Of Python objects, as JSON has them."""
+        """Convert Python objects that were decoded from JSON."""
         ...
 
     def decode_form(self, value: Any) -> Any:
-        """Of what a form brought: bytes of files, and texts for numbers."""
+        """Convert the fields of a form: bytes for files, texts for numbers."""
         ...
 
     def read(self, text: bytes) -> Any:
-        """Of JSON. Raises msgspec.DecodeError, too, and UnicodeError, for what is none."""
+        """Decode JSON. Raises msgspec.DecodeError or UnicodeError, too, where it is not JSON."""
         ...
 
     def schema(self) -> Schema: ...
@@ -393,7 +393,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def field_hints(hint: Any) -> dict[str, Any]:
-    """Of a dataclass, a TypedDict or a pydantic model; none of anything else."""
+    """The fields of a dataclass, TypedDict or pydantic model, with their hints; else empty."""
     kind = plain(hint)
     declared = getattr(kind, "__pydantic_fields__", None)
     if declared is not None:

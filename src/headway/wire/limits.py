@@ -16,7 +16,7 @@ class ConnectionLimits(Protocol):
     def max_body_bytes(self) -> int: ...
     @property
     def max_held_bytes(self) -> int:
-        """Of all bodies together."""
+        """The most bytes that all bodies together may hold."""
         ...
 
     @property

@@ -139,7 +139,7 @@ class StreamResponse:
             callback(error)
 
     async def close(self) -> None:
-        """Of the iterator what is open."""
+        """Close the iterator, if it has anything to close."""
         close = getattr(self.chunks, "aclose", None)
         if close is not None:
             await close()

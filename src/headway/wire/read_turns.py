@@ -8,7 +8,7 @@ SLICE_S = 0.001  # of a turn of the event loop; it ends after the read that exce
 
 
 class ReadTurns:
-    """Of one port. However many connections send much, everybody else waits for one slice."""
+    """The turns of one port. However many connections send much, others wait only one slice."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()

@@ -17,11 +17,11 @@ _SHORT_S = 1e-3  # a pause below is none: event loops count in milliseconds
 
 
 class Writes:
-    """Of one port's streams.
+    """Combines the writes of one port's streams.
 
-    After a round of writes is a pause, the longer the more streams were written. What comes after
-    the pause leaves in the turn it comes in, with what came during the pause; if nothing more
-    comes, that leaves after twice the pause.
+    After each round of writes there is a pause; the more streams were written, the longer it is.
+    Parts that come during the pause are held. The first part after it sends them all, at the end of
+    the same turn of the event loop; if no part comes, they are sent after twice the pause.
     """
 
     __slots__ = ("_most_pause_s", "_timer", "clock", "is_due", "next_at", "waiting")

@@ -24,7 +24,7 @@ class StepLayout(NamedTuple):
 
 
 class Attention(ABC):
-    """Of one step. Made anew for every step."""
+    """The attention of one step. A new one is made for every step."""
 
     def __init__(self, cache: KvCache, inputs: Inputs, *, dtype: torch.dtype) -> None:
         """It computes on rows of that dtype, whatever it is given."""

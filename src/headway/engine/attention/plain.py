@@ -49,7 +49,7 @@ class PlainAttention(Attention):
         return out
 
     def _decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
-        """Of the decodes alone; their keys and values are written."""
+        """Attention for the decodes alone; their keys and values are in the cache already."""
         count, heads, features = queries.shape
         all_keys, all_values = self._cache.keys[layer], self._cache.values[layer]
         kv_heads = all_keys.shape[2]

@@ -52,7 +52,7 @@ class Kernels:
         self.cache_dtype = _CACHE_DTYPES[_constant(library, "cell_bytes")]
 
     def panels(self, weight: torch.Tensor) -> Panels:
-        """Of `[out, in]` weights of 16 or 8 bits."""
+        """The panels of `[out, in]` weights of 16 or 8 bits."""
         weight = _filled_up(weight, self._panel_width)
         outputs, inputs = weight.shape
         is_bf16 = weight.dtype == self.cache_dtype == torch.bfloat16

@@ -95,7 +95,7 @@ class LayersAtOnce:
         *,
         width: int,
     ) -> None:
-        """Of rows of that width."""
+        """`width`: of the rows that the layers take and give."""
         self._run = kernels.run_layers
         self._parts = layers  # whose memory is pointed to
         self._pointing: _Pointing | None = None

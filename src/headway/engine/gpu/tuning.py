@@ -56,7 +56,7 @@ def check_device(dtype: torch.dtype, quantization: str, on: Device) -> None:
 
 
 class Tiles(NamedTuple):
-    """Of a product of few rows with 8-bit weights."""
+    """Tile sizes for a product of few rows with 8-bit weights."""
 
     columns: int = 64
     block: int = 256

@@ -68,8 +68,8 @@ def grammar_of_choice(choices: Any, field: str) -> str:
 
 
 class Grammars:
-    """Of one vocabulary: compiled once each, the latest kept, by their bytes. Used by several
-    threads."""
+    """The grammars of one vocabulary. Each is compiled once; the latest are kept, within a limit in
+    bytes. May be used from several threads."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         from llguidance import LLTokenizer
@@ -113,7 +113,7 @@ class Grammars:
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """The resident memory of this process."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 

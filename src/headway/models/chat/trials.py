@@ -34,7 +34,8 @@ _TOO_MUCH = (
 
 
 class Trials:
-    """Of one vocabulary. Used from several threads; the process starts with the first grammar."""
+    """Tries the grammars of one vocabulary, in a process that starts with the first grammar. May be
+    used from several threads."""
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
         self._vocabulary = vocabulary
@@ -48,17 +49,17 @@ class Trials:
         return self._verdicts.get(_key(grammar))
 
     def why_not(self, grammar: str) -> str:
-        """Perhaps for a second. Empty: an engine may have it. Raises NotReady."""
+        """Try a grammar, which may take a second. Empty: an engine may use it. Raises NotReady."""
         known = self.known(grammar)
         if known is not None:  # since it was queued, another caller has asked
             return known
         try:
-            said = self._ask(grammar)
+            reply = self._ask(grammar)
         except OSError as error:
             raise NotReady(f"no process to try a grammar in: {error}", retry_after_s=1) from error
-        if said == NO_PROCESS:
+        if reply == NO_PROCESS:
             raise NotReady("no process to try a grammar in", retry_after_s=1)
-        why = "" if said == PASSED else said.decode() or _TOO_MUCH
+        why = "" if reply == PASSED else reply.decode() or _TOO_MUCH
         with self._lock:
             self._verdicts[_key(grammar)] = why
             if len(self._verdicts) > _MOST_VERDICTS:

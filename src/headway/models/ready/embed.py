@@ -63,7 +63,7 @@ class EmbeddingVectors(Sequence[EmbeddingVector]):
 
 
 def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> EmbeddingVector:
-    """As bytes: to copy so many numbers, numpy would give the interpreter's lock away."""
+    """The numbers as bytes: if numpy copied them, it would release the interpreter's lock."""
     embedding = EmbeddingVector(row.shape, row.dtype, bytearray(row.data))
     embedding.tokens = tokens
     return embedding

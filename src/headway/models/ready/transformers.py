@@ -134,7 +134,7 @@ class _Folder:
                 raise ConfigError(f"{self.config}: {name} = {value!r} is not served")
 
     def _check_head(self) -> None:
-        """Of what else sentence-transformers lists, a network with logits has no use."""
+        """Refuse sentence-transformers' settings that a network with logits cannot use."""
         for name, value in (
             ("default_prompt_name", self.sentences.prompt),
             ("truncate_dim or modules behind the network", self.sentences.steps),
@@ -190,7 +190,7 @@ class _Folder:
         return self.sentences.pooling
 
     def width(self) -> int:
-        """Of a vector."""
+        """The width of one vector."""
         names = ("hidden_size", "dim", "d_model", "emb_dim", "n_embd")  # by family
         width = next((self.settings[name] for name in names if self.settings.get(name)), None)
         if self.sentences.states is not None:
@@ -217,7 +217,7 @@ class _Folder:
         names = ("sliding_window", "local_attention", "attention_window")
         found = [self.settings.get(name) for name in names]
         windows = [max(each) if isinstance(each, list) else each for each in found if each]
-        # BigBird's blocks: below so many tokens it attends to all.
+        # BigBird's blocks: on fewer tokens than this it attends to all.
         blocks = self.settings.get("block_size") or 0
         windows.append((5 + 2 * (self.settings.get("num_random_blocks") or 0)) * blocks)
         return int(max([LONG, *(each + 8 for each in windows if each <= _LONGEST_PROOF)]))

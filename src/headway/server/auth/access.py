@@ -11,7 +11,7 @@ class Access(Enum):
     ADMIN = "admin"
 
     def is_granted_to(self, rights: tuple[str, ...]) -> bool:
-        """Of a caller with a key."""
+        """Whether a caller whose key has `rights` may call such a route."""
         return self in (Access.OPEN, Access.READ) or self.value in rights or "admin" in rights
 
 

@@ -15,7 +15,7 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 def ask_of_call(parameters: Parameters, context: Any, caller: Caller | None) -> Ask:
-    """Of two time limits the shorter counts."""
+    """The options of one call. Where it has two time limits, the shorter counts."""
     headers = _NO_HEADERS
     for key, value in context.invocation_metadata() or ():
         if key.startswith(_PREFIX):

@@ -27,7 +27,7 @@ Message = TypeVar("Message", contravariant=True)  # bytes of JSON, or a message 
 
 
 class DirectCodec(Protocol[Message]):
-    """Of one protocol, for one model."""
+    """Decodes requests and encodes answers of one protocol, for one model."""
 
     def decode(self, message: Message) -> DirectRequest | None:
         """None: not of this kind."""
@@ -57,7 +57,7 @@ def of_rows(
 
 
 class DirectPath(Generic[Message]):
-    """Of one protocol, for all models."""
+    """The direct path of one protocol, for all models."""
 
     def __init__(self, inference: Inference, make_codec: MakeCodec[Message]) -> None:
         self._find = inference.models.registry.find_loaded

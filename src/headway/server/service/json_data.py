@@ -103,7 +103,7 @@ _MOST = {
 
 
 def element_type(datatype: str) -> Any:
-    """Of one element in JSON; msgspec checks types and ranges itself."""
+    """The type of one element in JSON; msgspec checks types and ranges itself."""
     match datatype:
         case "BOOL":
             return bool

@@ -51,13 +51,13 @@ class VisibleModels:
         return names if caller is None else caller.names_among(names)
 
     def adapters(self, caller: Caller | None) -> dict[str, str]:
-        """Of language models: the names of adapters, each with its model."""
+        """The adapters of language models: each name with its model's."""
         found = self.registry.adapters()
         names = found if caller is None else caller.names_among(list(found))
         return {name: found[name] for name in names}
 
     def answering(self, caller: Caller | None) -> list[ServedModel]:
-        """Of every model the version that answers where none is asked for."""
+        """Every model, in the version that answers requests without a version."""
         return _of(caller, self.registry.answering())
 
     def versions(self, caller: Caller | None, name: str = "") -> list[ServedModel]:

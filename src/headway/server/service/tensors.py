@@ -22,7 +22,7 @@ MAX_RANK = 32
 
 
 class RequestLimits(NamedTuple):
-    """Of one request."""
+    """The most that one request may contain."""
 
     rows: int = 65536
     elements: int = 2**24

@@ -286,7 +286,7 @@ class RequestParser:
             self._listener.on_expect()
 
     def _check_length(self, length: int) -> None:
-        """Of a long body, before any of it has come."""
+        """Refuse a body that is too long before any of it has been received."""
         if length > self._config.max_body_bytes:
             raise self._too_large()
         try:

@@ -94,7 +94,7 @@ class CallState:
     # ---- its request
 
     def _limit_bytes(self) -> int:
-        """Of a message."""
+        """The size limit of one message."""
         limit_bytes = self._wire.limit_bytes
         return min(limit_bytes, OPEN_BYTES) if self.method.is_open else limit_bytes
 
@@ -154,7 +154,7 @@ class CallState:
         self._held_bytes = held_bytes
 
     def _let_go(self) -> None:
-        """Of what came. A collection of garbage would be too late."""
+        """Free the received messages now: waiting for the garbage collector would be too late."""
         if self._inbox is not None:
             self._inbox.clear()
         self._base_bytes = 0

@@ -26,7 +26,7 @@ def framed(data: bytes) -> bytes:
 
 
 def prefix_of(*parts: bytes) -> bytes:
-    """Of a message that is not packed."""
+    """The prefix of a message that is not compressed."""
     return b"\0" + sum(map(len, parts)).to_bytes(4, "big")
 
 

@@ -133,7 +133,7 @@ class Lifetime(Sending):
             self._close_if_done()
 
     def _charge_reset(self, stream_id: int) -> None:
-        """Of a call that was begun for nothing, its head as well."""
+        """Charge for a reset; also for the head of a call that was already begun."""
         call = self._calls.get(stream_id)
         self._charge(RESET_COSTS + (0 if call is None else call.head_cost))
 

@@ -20,7 +20,7 @@ _OK_END = frames.head(
 
 _AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
 UNREAD_CALLS = 64  # with unsent answers: we stop reading from such a peer …
-UNREAD_BYTES = 2**20  # … or with so many bytes unsent
+UNREAD_BYTES = 2**20  # … or with this many bytes unsent
 SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
@@ -57,7 +57,7 @@ class Sending(asyncio.BufferedProtocol):
 
     @property
     def _held_bytes(self) -> int:
-        """Of all calls."""
+        """The bytes that all calls of this connection hold."""
         raise NotImplementedError
 
     # ---- the transport calls

@@ -123,7 +123,7 @@ class DeviceAdapters:
         )
 
     def warm_up(self, most_rows: int) -> None:
-        """Compile what graphs do not: the kernels for steps with prompts, of up to so many rows."""
+        """Compile what no graph contains: the kernels for steps with prompts, up to `most_rows`."""
         for rows in {1 << power for power in range(4, most_rows.bit_length())} | {most_rows}:
             slots = torch.zeros(rows, dtype=torch.int32, device=self._memory.device)
             adapted = self.for_rows(slots)
@@ -136,7 +136,7 @@ class DeviceAdapters:
                 adapted.finish(0, product, adapted.start(0, product, x), out)
 
     def for_rows(self, slots: torch.Tensor) -> "AdaptedRows":
-        """Of sequences in these slots, one for each row."""
+        """The adapters for rows whose sequences are in these slots."""
         groups = group_rows(self._on_device[slots.long()], self._slots)
         return AdaptedRows(self._matrices, groups, self.tuning, self._beside)
 

@@ -25,7 +25,7 @@ class MixedSizes(NamedTuple):
         return self.decodes + self.prompts
 
     def widths(self) -> tuple[int, ...]:
-        """Of the parts, as `DeviceInputs` names them."""
+        """The widths of the parts, in the order of `DeviceInputs`."""
         tokens, decodes, prompts = self
         return (
             *(tokens, tokens, tokens, decodes),

@@ -281,7 +281,7 @@ class GpuRunner(Sequences):
         return drawn, by_host
 
     def event(self) -> "torch.cuda.Event | None":
-        """Of what was handed over until now."""
+        """An event after all work launched so far; None without a GPU."""
         if not self._is_cuda:
             return None
         event = torch.cuda.Event(enable_timing=True)
@@ -359,7 +359,7 @@ def _is_for_host(sampling: Sampling) -> bool:
 
 
 def _signed(seed: int) -> int:
-    """Of 64 bits, as the device's integers are."""
+    """The seed as a signed 64-bit integer, which is what the device has."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

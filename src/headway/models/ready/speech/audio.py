@@ -50,7 +50,7 @@ def read_audio(content: bytes, *, max_s: float) -> Samples:
 
 
 def _is_known(content: bytes) -> bool:
-    """Of all that the library reads, only these: each more is one more parser for strangers."""
+    """The library reads more formats; each would be one more parser that strangers can attack."""
     is_mpeg = content[0] == 0xFF and len(content) > 1 and content[1] & 0xE0 == 0xE0
     return is_mpeg or content.startswith((b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3"))
 

@@ -158,7 +158,7 @@ class OnnxEncoder:
         return given
 
     def _known_output(self, names: Sequence[str]) -> str:
-        """Of several outputs, that one which is known."""
+        """The output that is used: the only one, or the only known one among several."""
         known = [name for name in names if name in _OUTPUTS] if len(names) > 1 else names
         if len(known) != 1:
             raise ConfigError(f"{self._file()} gives {names}; one of {_OUTPUTS} is expected")

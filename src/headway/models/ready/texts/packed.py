@@ -74,7 +74,7 @@ def _ends(torch: Any, lengths: Array, device: Any) -> Ends:
 
 
 def _positions(config: Any, ids: Array) -> Array:
-    """Of each token. A text may spell the padding's own token, which some networks do not count."""
+    """Each token's position. A text may contain the padding token, which some networks skip."""
     first = _FIRST_POSITIONS[config.model_type]
     if first is not None:
         return numpy.broadcast_to(numpy.arange(first, first + ids.shape[1]), ids.shape)

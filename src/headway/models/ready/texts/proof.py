@@ -113,7 +113,7 @@ def tell(together: Together, where: Path) -> Together:
 
 
 def note_of(files: Iterable[Path], *parts: object) -> ProofNote:
-    """Of one network."""
+    """The note that says which network, code and `parts` a proof holds for."""
     code = ("encoders", "opening", "packed", "proof")
     return ProofNote([*files, *(Path(__file__).with_name(f"{name}.py") for name in code)], *parts)
 

@@ -100,7 +100,7 @@ def read_sentences(path: Path) -> SentenceFolder:
 
 
 def width_through(steps: Sequence[Step], width: int, path: Path) -> int:
-    """Of a vector, behind them all. Raises ConfigError where two do not fit."""
+    """The width of a vector after all steps. Raises ConfigError where two steps do not fit."""
     for step in steps:
         if isinstance(step, Truncate):
             width = min(width, step.width)
@@ -121,7 +121,7 @@ class _Fields:
         self._left = dict(read_optional_json(file) if found is None else found)
 
     def take(self, name: str, default: Any = None, *, kind: type = object) -> Any:
-        """Of that kind, or absent, or null."""
+        """The value, which must be of this kind; `default` if it is absent, and None for null."""
         value = self._left.pop(name, default)
         if value is not None and (not isinstance(value, kind) or (kind is int and value is True)):
             raise ConfigError(f"{self.file}: {name} = {json.dumps(value)} is not served")
@@ -186,7 +186,7 @@ def _similarity(path: Path, overall: Mapping[str, Any]) -> str:
 
 
 def _lengths(network: Path) -> dict[str, Any]:
-    """Of the first of these files that there is, as sentence-transformers looks for them."""
+    """The lengths from the first of these files that exists, in sentence-transformers' order."""
     files = [network / name for name in _LENGTHS]
     fields = _Fields(next((file for file in files if file.is_file()), files[0]))
     found = {

@@ -16,7 +16,7 @@ from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofText
 from headway.models.ready.texts.proof import LENGTHS
 from headway.models.sources.tokenizer import read_tokenizer
 
-# No language needs so many: what is longer is refused before a second is spent on its tokens.
+# No language needs more: a longer text is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
 _SAMPLE_TOKENS = (5, 32, 128, 256)  # from a search query to a long paragraph
 
@@ -73,7 +73,7 @@ class TextModel(Model[Any, Any]):
         self._check_width()
 
     def _proof_texts(self) -> ProofTexts:
-        """Of seeded tokens, framed as texts are."""
+        """Texts made of random tokens from a fixed seed, framed as real texts are."""
         rng = numpy.random.default_rng(20261118)
         frame = len(self._first) + len(self._last)
         lengths = {frame + 1, *LENGTHS, self._proof_tokens}
@@ -187,7 +187,7 @@ class TextModel(Model[Any, Any]):
         return self._truncate if truncate is None else truncate
 
     def _plain_tokens(self, text: str) -> Any:
-        """Of the text alone, without special ones, as far as the model reads."""
+        """The tokens of the text alone, without special ones, as far as the model reads."""
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _too_long(self, name: str, tokens: int, limit: int | None = None) -> InputTooLarge:
@@ -216,7 +216,7 @@ class TextModel(Model[Any, Any]):
 
 
 class _Types(NamedTuple):
-    """Of the tokens of a text by itself, where they are not all 0."""
+    """The token types of a single text, where they are not all 0."""
 
     first: list[int]
     own: int
@@ -228,7 +228,7 @@ class _Types(NamedTuple):
 
 
 def _cut_side(folder: Path) -> str:
-    """Of a text that is too long."""
+    """The side on which a text that is too long is cut."""
     file = folder / "tokenizer_config.json"
     side = read_optional_json(file).get("truncation_side")
     if side not in (None, "left", "right"):
@@ -268,7 +268,7 @@ def _tokens(ids: Sequence[int]) -> "numpy.ndarray[Any, Any]":
 
 
 def words(count: int) -> str:
-    """A text of about so many tokens."""
+    """A text of about `tokens` tokens."""
     return " ".join(["hello"] * max(1, count))
 
 

@@ -224,7 +224,7 @@ class CompletionWriter(Writer):
     def _logprobs(
         self, pieces: list[AnswerPiece], offset: int, *, with_prompt: bool
     ) -> CompletionLogprobs:
-        """Of one choice. `offset`: of the text of these pieces in the whole."""
+        """One choice's log probabilities. `offset`: where the text of `pieces` begins in it."""
         found: CompletionLogprobs | None = None
         if with_prompt and self._asked.scores_prompt:
             prompt = self._generation.prompts[pieces[0].choice // self._asked.n]

@@ -34,7 +34,7 @@ class CompletionLogprobs(TypedDict):
 
 
 def chat_entry(piece: AnswerPiece, language: Language) -> ChatLogprob | None:
-    """Of one token; None where the piece has none."""
+    """The entry of one token; None where the piece has no token or no log probability."""
     if piece.token is None or piece.logprobs is None:
         return None
     return {

@@ -76,7 +76,7 @@ def _may_be_null(schema: Schema) -> bool:
 
 
 def _fields_of(kind: Any) -> Schema:
-    """Of a dictionary that is read by name: what is not known is refused."""
+    """The schema of a dictionary that is read by name: unknown fields are refused."""
     found = msgspec.json.schema(kind)["$defs"][kind.__name__]
     return {**found, "additionalProperties": {"type": "null"}}
 

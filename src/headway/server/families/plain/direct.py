@@ -64,7 +64,7 @@ def _are_numbers(tensors: Sequence[Tensor]) -> bool:
 
 
 class ValueCodec:
-    """Of a model over Python values."""
+    """The codec of a model over Python values."""
 
     def __init__(self, side: Side, served: ServedModel) -> None:
         self._read = side.codec.read
@@ -86,7 +86,7 @@ class ValueCodec:
 
 
 class RowCodec:
-    """Of a model over arrays of fixed shapes: a row of each by name, or the only one as it is."""
+    """The codec of a model over arrays of fixed shapes: rows by name, or the only one as it is."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         self._inputs = [
@@ -132,7 +132,7 @@ def _encoded(result: Any) -> bytes:
 
 
 def _row_type(tensor: Tensor) -> Any:
-    """Of one row: lists of its lengths, whose elements are in the dtype's range."""
+    """The type of one row: nested lists of fixed lengths, with elements in the dtype's range."""
     kind = element_type(of_tensor(tensor).name)
     for size in reversed(tensor.shape[1:]):
         listed: Any = list

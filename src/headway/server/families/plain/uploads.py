@@ -104,7 +104,7 @@ def _of_form(form: Any, side: Side, name: str) -> Any:
 
 
 def _of_field(value: Any, hint: Any) -> Any:
-    """Of a record: a file for a text is that text; any other field is JSON."""
+    """One field of a record. A file for a text becomes that text; other fields are read as JSON."""
     if known(hint) is None:
         return value
     if isinstance(value, bytes):

@@ -56,7 +56,7 @@ class V2:
         ]
 
     def _of_models(self, path: str) -> list[Route]:
-        """Of a model; the same routes are there for one of its versions."""
+        """The routes below `path`: one model, or one version of it."""
         infer = Route(
             *("POST", f"{path}/infer", self.infer, Access.INFER, Errors.TRITON),
             direct=self._direct.start,

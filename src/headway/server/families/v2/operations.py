@@ -281,7 +281,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def statistics_of(model: ServedModel) -> TritonStatistics:
-    """Of a model that keeps none: zeros."""
+    """The model's statistics; zeros for a model that keeps none."""
     statistics = getattr(model, "statistics", None)
     if not isinstance(statistics, ModelStatistics):
         statistics = ModelStatistics()
