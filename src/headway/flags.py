@@ -41,7 +41,7 @@ def resolve(
     A model's setting that is typed, or in the environment, is for every model of the file.
     """
     settings = {**_from_environment(environment), **_from_flags(typed)}
-    of_tables(base, where)  # a mistake in the file is the file's, whatever was typed
+    of_tables(base, where)  # report mistakes in the file as such, even where a flag overrides it
     tables: Any = base
     return of_tables(
         {
@@ -152,8 +152,8 @@ def _parsed(flag: Flag, text: str, where: str) -> Any:
     try:
         return flag.parse(text)
     except ValueError as error:  # msgspec's are ValueErrors
-        said = expected(str(error)) + not_given([flag.field], text)
-        raise ConfigError(said, field=where) from error
+        message = expected(str(error)) + not_given([flag.field], text)
+        raise ConfigError(message, field=where) from error
 
 
 def _is_from_kubernetes(variable: str, text: str) -> bool:

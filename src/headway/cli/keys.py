@@ -145,10 +145,10 @@ def run_list(arguments: argparse.Namespace) -> int:
             f"{key.concurrent} at once" if key.concurrent else "",
             f"{key.tokens_per_minute:g} tokens/min" if key.tokens_per_minute else "",
         ]
-        told = ", ".join(filter(None, limits)) or "no quota"
+        quotas = ", ".join(filter(None, limits)) or "no quota"
         models = ", ".join(key.models) or "all models"
         print(
-            f"{key.id:<20} {key.tenant} ×{key.weight:g}; {'+'.join(key.rights)}; {models}; {told}"
+            f"{key.id:<20} {key.tenant} ×{key.weight:g}; {'+'.join(key.rights)}; {models}; {quotas}"
         )
     return 0
 

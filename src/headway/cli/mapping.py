@@ -136,7 +136,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
                 max_errors=arguments.max_errors,
                 failed_before=output.failed,
                 cut=output.note_cut,
-                told=progress.show,
+                report=progress.show,
             )
         seconds = time.monotonic() - started
     finally:

@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence that samples: how, at which position, and what it has said so far."""
+    """One sequence that samples: how, at which position, and its tokens so far."""
 
     sampling: Sampling
     position: int
@@ -87,9 +87,9 @@ def _adjust(logits: torch.Tensor, row: Row) -> None:
         penalty = sampling.repetition_penalty
         logits[seen] = torch.where(known > 0, known / penalty, known * penalty)
     if row.generated and (sampling.presence_penalty or sampling.frequency_penalty):
-        said, counts = torch.tensor(row.generated).unique(return_counts=True)
+        tokens, counts = torch.tensor(row.generated).unique(return_counts=True)
         often = counts.to(logits.dtype)
-        logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * often
+        logits[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * often
     if sampling.logit_bias:
         tokens = torch.tensor(list(sampling.logit_bias))
         logits[tokens] += logits.new_tensor(list(sampling.logit_bias.values()))

@@ -298,12 +298,12 @@ class Served(InUse):
             self.record(1, started, None)
             return result
 
-        told = each if one is None else (one,)
-        for ask in told[:1]:  # options are the same for all values of a request
+        asks = each if one is None else (one,)
+        for ask in asks[:1]:  # options are the same for all values of a request
             ask.pay(len(values))
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
-        deadline_ms = min((ask.deadline_ms or math.inf for ask in told), default=math.inf)
+        deadline_ms = min((ask.deadline_ms or math.inf for ask in asks), default=math.inf)
         fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
         with self.held():  # most of them come to the queue later
             try:

@@ -99,8 +99,8 @@ class LoggedRequest:
             "ms": round((time.perf_counter() - self._started) * 1e3, 3),
             "batch": self._batch_id,
         }
-        told = {name: value for name, value in fields.items() if value is not None}
-        access.info("request", extra=told)
+        present = {name: value for name, value in fields.items() if value is not None}
+        access.info("request", extra=present)
 
 
 _current: contextvars.ContextVar[LoggedRequest | None] = contextvars.ContextVar(

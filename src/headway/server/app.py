@@ -188,7 +188,7 @@ class App:
         return self._errors_of(path).refusal(status, message, code=code, headers=headers)
 
     def _errors_of(self, path: str) -> Errors:
-        """How errors are written on this path. Only OpenAI's clients ask for unknown `/v1/` paths."""
+        """How errors are written on this path. An unknown `/v1/` path is taken for OpenAI's."""
         for routes, _ in self._candidates(path):
             return next(iter(routes.values())).errors
         return Errors.OPENAI if path.startswith("/v1/") else Errors.TEXT

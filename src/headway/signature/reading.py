@@ -66,7 +66,7 @@ def input_hint(model: Model[Any, Any]) -> Any:
 
 
 def output_hint(model: Model[Any, Any]) -> Any:
-    """The type that one caller gets (of a stream: of its chunks); None: unknown. Raises ConfigError."""
+    """The type that one caller gets, or of a stream's chunks; None: unknown. Raises ConfigError."""
     if overrides(model, "finish"):
         return known(_hints(model, "finish").get("return"))
     if not overrides(model, "predict"):

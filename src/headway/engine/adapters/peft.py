@@ -142,9 +142,9 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
 def _check_rank(
     folder: Path, config: Mapping[str, Any], module: str, rank: int, max_rank: int
 ) -> None:
-    said = _by_pattern(config.get("rank_pattern"), module, config["r"])
-    if rank != said:
-        raise ConfigError(f"{folder}: {module} has rank {rank}; {CONFIG} says {said}")
+    declared = _by_pattern(config.get("rank_pattern"), module, config["r"])
+    if rank != declared:
+        raise ConfigError(f"{folder}: {module} has rank {rank}; {CONFIG} says {declared}")
     if rank > max_rank:
         raise ConfigError(f"{folder}: its rank is {rank}; max_adapter_rank is {max_rank}")
 

@@ -46,7 +46,7 @@ AVX512 = Instructions(
 def compiled(dtype: torch.dtype, width: int = 16) -> Kernels | None:
     """The kernels for a KV cache of this dtype and rows whose widths are multiples of that one,
     compiled now if they never were; None: not on this machine."""
-    said: object = None
+    failure: object = None
     has_compiler = True
     for instructions in _best_first(width):
         try:
@@ -56,10 +56,10 @@ def compiled(dtype: torch.dtype, width: int = 16) -> Kernels | None:
             has_compiler = False
         # RuntimeError: this user has no home folder.
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            said = getattr(error, "stderr", None) or error
-            _log.info("no kernels for %s: %s", instructions.name, said)
-    if said is not None:
-        _log.warning("the CPU's kernels could not be compiled, so torch computes: %s", said)
+            failure = getattr(error, "stderr", None) or error
+            _log.info("no kernels for %s: %s", instructions.name, failure)
+    if failure is not None:
+        _log.warning("the CPU's kernels could not be compiled, so torch computes: %s", failure)
     elif not has_compiler:
         _log.info("no C compiler was found: answers come more slowly than they could")
     return None

@@ -103,8 +103,8 @@ def _module(path: Path, module_name: str) -> ModuleType:
     except ConfigError:
         raise
     except Exception as error:
-        told = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
-        raise ConfigError(told) from error
+        message = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
+        raise ConfigError(message) from error
 
 
 def forget_module(model: Any) -> None:

@@ -309,7 +309,7 @@ class ModelKeeper:
         started = loop.time()
         try:
             async with self._turns.turn(f"{self.name} version {offer.version}") as turn:
-                with self._told_if_slow(offer):
+                with self._logged_if_slow(offer):
                     served = await self._started(id_, offer, turn)
                     await self._check_unchanged(offer)
         except Exception as error:  # noqa: BLE001  the model is user code
@@ -323,15 +323,15 @@ class ModelKeeper:
         self._tell()
 
     @contextmanager
-    def _told_if_slow(self, offer: Offer) -> Iterator[None]:
+    def _logged_if_slow(self, offer: Offer) -> Iterator[None]:
         """Log that the model loads, if that takes long: a silent terminal would look stuck."""
-        told = asyncio.get_running_loop().call_later(
+        timer = asyncio.get_running_loop().call_later(
             _SLOW_LOAD_S, _log.info, "%s version %s is loading", self.name, offer.version
         )
         try:
             yield
         finally:
-            told.cancel()
+            timer.cancel()
 
     async def _started(self, id_: int, offer: Offer, turn: Turn) -> ManagedModel:
         listing = self._listing

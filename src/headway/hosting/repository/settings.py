@@ -44,7 +44,9 @@ class RepositoryModelConfig(ModelConfig, frozen=True, forbid_unknown_fields=True
 def read_settings(path: Path, *, over: Mapping[str, Any]) -> RepositoryModelConfig:
     """A `model.toml`, with these settings over it. No file says nothing. Raises ConfigError."""
     table = read(path) if path.exists() else {}
-    _convert(table, str(path))  # a mistake in the file is the file's, whatever was typed
+    _convert(
+        table, str(path)
+    )  # report mistakes in the file as such, even where a flag overrides it
     return _convert({**table, **over}, str(path))
 
 

@@ -69,7 +69,7 @@ class ChatTokenizer:
         return self._shielded.encode(text, own)
 
     def _control_ids(self) -> Iterator[int]:
-        """The ids of control tokens. A single letter or spaces are text, even if declared special."""
+        """The ids of control tokens. A single letter or spaces are text, even if marked special."""
         named = set(self.named.values())
         for id_, token in self.plain.get_added_tokens_decoder().items():
             is_control = token.special or token.content in named

@@ -81,10 +81,10 @@ def _embedder(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
 def _classifier(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
     activation = folder.activation()
     if activation is None:
-        said = folder.settings.get("problem_type")
-        if said not in _PROBLEMS:
-            raise ConfigError(f"{folder.config}: problem_type = {said!r} is not served")
-        activation = _PROBLEMS[said]
+        problem = folder.settings.get("problem_type")
+        if problem not in _PROBLEMS:
+            raise ConfigError(f"{folder.config}: problem_type = {problem!r} is not served")
+        activation = _PROBLEMS[problem]
     return TextClassifier(encoder, labels=folder.labels(), activation=activation, **options)
 
 
@@ -181,8 +181,8 @@ class _Folder:
         places."""
         newer = (self.settings.get("sentence_transformers") or {}).get("activation_fn")
         older = self.settings.get("sbert_ce_default_activation_function")
-        said = self.sentences.activation or newer or older
-        return activation_named(said, str(self.path)) if said else None
+        name = self.sentences.activation or newer or older
+        return activation_named(name, str(self.path)) if name else None
 
     def pooling(self) -> Pooling:
         if self.sentences.pooling is None:

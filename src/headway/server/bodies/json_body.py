@@ -96,13 +96,13 @@ async def decode_fields(
         mistake = beyond_floats(request.body, error) or mistake_of(error, kind)
         raise InvalidInput(mistake) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(_said_of(request.body, error)) from error
+        raise InvalidInput(_message_of(request.body, error)) from error
     return fields
 
 
 async def decode_value(request: Request, kind: Any = Any, *, hint: str = "") -> Any:
-    """As `decode_json`. Raises InvalidInput where the body is not JSON (`hint`: what else may have
-    been meant), or not of this kind."""
+    """As `decode_json`. Raises InvalidInput where the body is not JSON or not of this kind.
+    `hint`: ends the message of the first, with what may have been meant."""
     try:
         return await decode_json(request, kind)
     except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
@@ -114,9 +114,8 @@ async def decode_value(request: Request, kind: Any = Any, *, hint: str = "") -> 
 
 
 def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
-    """The field first. For one that `kind` does not have: that it is not supported, where `kind`
-    names it in UNSUPPORTED (with what there is instead, if anything) or in NEUTRAL, or which one
-    may have been meant."""
+    """Names the field first. A field in `kind`'s UNSUPPORTED (which may name an alternative) or
+    NEUTRAL is reported as not supported; any other unknown one with the likely spelling."""
     missing = _MISSING.fullmatch(str(error))
     if missing is not None:
         return f"{missing[1]}: this field is missing"
@@ -132,7 +131,7 @@ def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
     return f"{name:.60}: there is no such field{nearest(name[:60], fields)}"
 
 
-def _said_of(body: bytes, error: Exception) -> str:
+def _message_of(body: bytes, error: Exception) -> str:
     if not body:
         return "the body is empty: JSON is expected"
     if len(body) <= SMALL_BYTES and _HALF.search(body):

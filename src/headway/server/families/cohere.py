@@ -85,7 +85,7 @@ class Cohere:
         return Route(
             *("POST", path, handler, Access.INFER, errors),
             tag="cohere",
-            summary="Texts as vectors, as Cohere has it",
+            summary="Texts as vectors, in Cohere's format",
             takes=Takes(CohereEmbedRequest, example, names_model=True),
             gives=Gives(CohereEmbedAnswer),
             task="feature-extraction",

@@ -24,7 +24,7 @@ class MetricsPage:
             Route(
                 *("GET", "/metrics", self.metrics, Access.METRICS),
                 may_compress=True,
-                summary="Figures for Prometheus",
+                summary="Metrics for Prometheus",
             )
         ]
 

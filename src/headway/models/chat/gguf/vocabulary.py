@@ -73,8 +73,8 @@ class GgufVocabulary:
         return found
 
     def _end_ids(self) -> set[int]:
-        said = {self.named.get("eos_token"), self._id("eot"), self._id("eom")}
-        found = {id_ for id_ in said if id_ is not None}
+        declared = {self.named.get("eos_token"), self._id("eot"), self._id("eom")}
+        found = {id_ for id_ in declared if id_ is not None}
         found |= {self.ids[token] for token in _ENDS & self.ids.keys()}
         if not found:
             raise self._metadata.refusal("its metadata has no 'tokenizer.ggml.eos_token_id'")

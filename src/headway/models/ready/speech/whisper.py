@@ -94,8 +94,8 @@ class Whisper(SpeechModel):
 
 def _languages_in(path: Path) -> tuple[str, ...]:
     """Those that the folder names; none: it does not say."""
-    said = read_optional_json(path / "generation_config.json")
-    if said.get("is_multilingual") is False:
+    settings = read_optional_json(path / "generation_config.json")
+    if settings.get("is_multilingual") is False:
         return ("en",)
-    tokens = said.get("lang_to_id") or {}
+    tokens = settings.get("lang_to_id") or {}
     return tuple(token.strip("<|>") for token in tokens)

@@ -114,7 +114,7 @@ def width_through(steps: Sequence[Step], width: int, path: Path) -> int:
 
 
 class _Fields:
-    """Those of one file. Each is taken once; what is left in the end is refused by its name."""
+    """The fields of one file. Each is taken once; `end` refuses those that are left."""
 
     def __init__(self, file: Path, found: Mapping[str, Any] | None = None) -> None:
         self.file = file
@@ -128,14 +128,14 @@ class _Fields:
         return value
 
     def count(self, name: str) -> int | None:
-        """At least 1, or absent, or null."""
+        """A number of at least 1; None if it is absent or null."""
         value: int | None = self.take(name, kind=int)
         if value is not None and value < 1:
             raise ConfigError(f"{self.file}: {name} = {value} is not served")
         return value
 
     def texts(self, name: str) -> dict[str, str]:
-        """By name; null is no text."""
+        """Texts by name; a null becomes an empty text."""
         found = {each: text or "" for each, text in (self.take(name, kind=dict) or {}).items()}
         for each, text in found.items():
             if not isinstance(text, str):
@@ -143,7 +143,7 @@ class _Fields:
         return found
 
     def expect(self, name: str, *allowed: Any) -> None:
-        """Only these are served; an absent one is."""
+        """Refuse values other than `allowed`; an absent or null one is fine."""
         value = self._left.pop(name, None)
         if value is not None and value not in allowed:
             raise ConfigError(f"{self.file}: {name} = {json.dumps(value)} is not served")
@@ -281,8 +281,8 @@ def _pooling(folder: Path) -> _Pooled:
     older_width = fields.count("word_embedding_dimension")
     width = fields.count("embedding_dimension") or older_width
     older = tuple(mode for name, mode in _OLDER_MODES.items() if fields.take(name))
-    said = fields.take("pooling_mode") or older or ("mean",)
-    modes = tuple(said) if isinstance(said, list | tuple) else (said,)
+    found = fields.take("pooling_mode") or older or ("mean",)
+    modes = tuple(found) if isinstance(found, list | tuple) else (found,)
     for mode in modes:
         if not isinstance(mode, str) or mode not in POOLINGS:
             raise ConfigError(f"{fields.file}: pooling_mode {mode!r} is none of {list(POOLINGS)}")

@@ -40,8 +40,8 @@ class TextModel(Model[Any, Any]):
         lowers_case: bool = False,
         proof_tokens: int = 0,
     ) -> None:
-        """`prompt` goes before every text. `proof_tokens`: the network proves itself when it is
-        loaded, on texts of up to so many; 0: it is known."""
+        """`prompt` goes before every text. `proof_tokens`: how long the texts are on which loading
+        proves that a batch changes no answer; 0: the kind of network is known to be safe."""
         self._encoder = encoder
         self.packed = encoder.packs
         self._max_tokens = max_tokens
@@ -268,7 +268,7 @@ def _tokens(ids: Sequence[int]) -> "numpy.ndarray[Any, Any]":
 
 
 def words(count: int) -> str:
-    """A text of about `tokens` tokens."""
+    """A text of about `count` tokens."""
     return " ".join(["hello"] * max(1, count))
 
 

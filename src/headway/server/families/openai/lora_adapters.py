@@ -36,7 +36,7 @@ class LoraAdapters:
             *("POST", "/v1/load_lora_adapter", self.load_lora_adapter),
             *(Access.ADMIN, Errors.OPENAI),
             tag="openai",
-            summary="Load a LoRA adapter, a folder of PEFT's",
+            summary="Load a LoRA adapter from a PEFT folder",
             takes=Takes(LoadLoraRequest, example),
             gives=Gives(None, ("text/plain",)),
             task="text-generation",
@@ -44,7 +44,7 @@ class LoraAdapters:
         unload = load._replace(
             template="/v1/unload_lora_adapter",
             handler=self.unload_lora_adapter,
-            summary="Unload it; answers under way go on",
+            summary="Unload a LoRA adapter; running answers are completed",
             takes=Takes(UnloadLoraRequest, {"lora_name": "pirate"}),
         )
         return [load, unload]

@@ -67,7 +67,7 @@ class Reranking:
         row = Route(
             *("POST", "/v1/rerank", self.rerank, Access.INFER, Errors.OPENAI),
             tag="openai",
-            summary="Documents by how well they fit a query, as Cohere has it",
+            summary="Documents by how well they fit a query, in Cohere's format",
             takes=Takes(RerankRequest, example, names_model=True),
             gives=Gives(RerankAnswer),
             task="text-ranking",

@@ -44,7 +44,7 @@ class OpenAPI:
             Route(
                 *("GET", "/", self.root, Access.OPEN),
                 tag="huggingface",
-                summary="The models, and links; a browser is led to /docs",
+                summary="The models' names and the server's main links; a browser is sent to /docs",
                 gives=Gives(dict),
             ),
             Route(

@@ -45,7 +45,7 @@ class V2:
     def routes(self) -> list[Route]:
         of_model = self._of_models(_M)
         return [
-            _get("/v2/health/live", self.live, "Whether it lives", Live),
+            _get("/v2/health/live", self.live, "Whether the server is alive", Live),
             _get("/v2/health/ready", self.ready, "Whether every model is ready", Ready),
             _get("/v2/models", self.models, "Names of the models", ModelNames)._replace(
                 access=Access.READ
@@ -82,7 +82,7 @@ class V2:
             ),
             gives=Gives(text_generation.GenerateResponse),
         )
-        ready = _get(f"{path}/ready", self.model_ready, "Whether it is ready", ModelReady)
+        ready = _get(f"{path}/ready", self.model_ready, "Whether the model is ready", ModelReady)
         return [
             infer,
             ready._replace(errors=Errors.TRITON),
@@ -90,7 +90,7 @@ class V2:
             generating._replace(
                 template=f"{path}/generate_stream",
                 handler=self.generate_stream,
-                summary="The same, as server-sent events",
+                summary="Text, or any value, through a model, as server-sent events",
                 gives=Gives(None, ("text/event-stream",)),
             ),
         ]
@@ -196,7 +196,7 @@ class V2:
 
 def _of_version(row: Route) -> Route:
     template = row.template.replace(_M, f"{_M}/versions/{{version}}")
-    return row._replace(template=template, summary=f"{row.summary}, of one version")
+    return row._replace(template=template, summary=f"{row.summary} (of one version)")
 
 
 def _get(path: str, handler: Handler, summary: str, kind: Any) -> Route:

@@ -36,7 +36,7 @@ class MoonshineDecoder:
         [self._width] = {each.shape[3] for each in step.get_inputs() if ".decoder." in each.name}
 
     def decode(self, states: Sequence[Array], most: Sequence[int]) -> list[list[int]]:
-        """The tokens of each part, at most `most_tokens`."""
+        """The tokens of each part; at most `most` of them, by part."""
         texts: list[list[int]] = [[] for _ in states]
         batch = self._begin(states)
         while batch.parts:
