@@ -132,7 +132,7 @@ class App:
         return len(self._found)
 
     async def handle(self, request: Request) -> Answer:
-        """Never raises, but for the caller's own cancellation."""
+        """Answer a request. Raises nothing but the caller's own cancellation."""
         whose.set(request.client)
         request.max_json_bytes = self._max_json_bytes
         found = self._found.get((request.method, request.path)) or self._find(request)

@@ -26,7 +26,7 @@ class CorsApp(AppWrapper):
     def start_direct(
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
     ) -> Pending | None:
-        """Where it is not a page that asks."""
+        """Start directly, unless a page of another origin asks."""
         return None if b"origin" in headers else self._app.start_direct(url, body, asker, headers)
 
     async def handle(self, request: Request) -> Answer:

@@ -37,7 +37,7 @@ class ObservedModel(Protocol):
 
 
 class Observing:
-    """One server's. `tracing` may be given by a program that has its own spans already."""
+    """The observers of one server. `tracing` may come from a program that has spans of its own."""
 
     def __init__(self, config: ServerConfig, *, tracing: "Tracing | None" = None) -> None:
         self.metrics = Metrics() if config.metrics else None

@@ -37,7 +37,7 @@ class PagesApp(AppWrapper):
     def start_direct(
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
     ) -> Pending | None:
-        """Where nothing has to be looked at: the others go the general way."""
+        """Start directly if no header needs a closer look; other requests take the general way."""
         is_plain = headers.get(b"host") in self._known and b"origin" not in headers
         if not is_plain or b"sec-fetch-site" in headers:
             return None
@@ -96,7 +96,8 @@ def _own_origins(host: str | None) -> tuple[str, ...]:
 
 
 def _is_of_another_site(method: str, headers: Mapping[str, str]) -> bool:
-    """Not where a person follows a link to us: the page that has it cannot read what comes."""
+    """Whether a page of another site sent this. A link that a person follows is no such request:
+    the other page cannot read the answer."""
     site = headers.get("sec-fetch-site", "none")
     is_link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
     return site not in ("none", "same-origin") and not is_link

@@ -61,7 +61,7 @@ _NO_WEIGHTS: Mapping[str, float] = {}
 
 
 class Addresses(NamedTuple):
-    """Where clients find us."""
+    """The addresses that clients use."""
 
     http: str  # a URL
     grpc: str | None  # host:port; None: not served
@@ -209,7 +209,7 @@ class Reloader:
             self._keeper.weigh(weights)
 
     async def _change_models(self, before: "asyncio.Task[None] | None", new: Config) -> None:
-        """Beside those that are running; one change after the other."""
+        """Change the models once the change before is complete; those that stay keep running."""
         if before is not None:
             await asyncio.wait([before])
         try:
@@ -226,7 +226,7 @@ def make_app(
     observing: Observing | None = None,
     room: BodyRoom | None = None,
 ) -> App:
-    """All routes, for these models; `guard` says which callers may use which."""
+    """The app with all routes for these models; `guard` decides which callers may use which."""
     guard = guard or Guard(config)
     errors = None if observing is None else observing.http_errors
     app = App(
@@ -392,7 +392,7 @@ async def _listen(front_end: FrontEnd, config: ServerConfig, port_option: str) -
 
 
 async def _first_done(*tasks: "asyncio.Task[Any]") -> None:
-    """Until one of them has ended. Raises what it raised."""
+    """Wait until one of the tasks has ended. Raises its error."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -400,7 +400,7 @@ async def _first_done(*tasks: "asyncio.Task[Any]") -> None:
 
 @asynccontextmanager
 async def serving(config: Config, observing: Observing | None = None) -> AsyncIterator[Registry]:
-    """All models loaded and warm; drained and closed afterwards, also when one of them fails."""
+    """Load and warm up all models; drain and close them afterwards, also if one of them fails."""
     async with Keeper(config, functools.partial(make_served, observing=observing)) as keeper:
         await keeper.wait_started()
         yield keeper.registry
@@ -415,8 +415,8 @@ def make_served(
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
 ) -> ManagedModel:
-    """One version of one model, with its observers. `weights` are those of the keys'
-    tenants; what the model itself says goes first."""
+    """One version of a model, with its observers. `weights`: of the keys' tenants; weights of the
+    model's own take precedence."""
     if isinstance(model, LanguageModel):
         generator = ServedGenerator(config, model, version=version)
         if weights:

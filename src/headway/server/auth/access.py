@@ -1,4 +1,4 @@
-"""What routes and methods take of their callers: a route says it in its row, a method here."""
+"""Who may call what: each route names the right it needs, and so does each gRPC method here."""
 
 from enum import Enum
 

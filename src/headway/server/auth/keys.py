@@ -105,7 +105,7 @@ def check_regions(caller: Caller | None) -> None:
 
 
 class KeyRing:
-    """All keys. `change` replaces them; those that stay keep what they have used."""
+    """Holds all keys. `change` replaces them; keys that stay keep their usage so far."""
 
     def __init__(self, keys: Iterable[KeyConfig], now: float) -> None:
         self._callers: dict[bytes, Caller] = {}

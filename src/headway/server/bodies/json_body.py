@@ -59,7 +59,7 @@ def check_size(json_bytes: int, limit_bytes: int) -> None:
 
 
 def check_values(body: "bytes | bytearray | memoryview[int]") -> None:
-    """Before any is decoded. Raises InputTooLarge."""
+    """Refuse a body with too many values before any is decoded. Raises InputTooLarge."""
     characters = numpy.frombuffer(body, numpy.uint8)
     count = sum(int(numpy.count_nonzero(characters == each)) for each in _SEPARATORS)
     if count > MAX_VALUES:
@@ -101,8 +101,8 @@ async def decode_fields(
 
 
 async def decode_value(request: Request, kind: Any = Any, *, hint: str = "") -> Any:
-    """As `decode_json`. Raises InvalidInput where the body is not JSON or not of this kind.
-    `hint`: ends the message of the first, with what may have been meant."""
+    """Decode a value as `decode_json` does. Raises InvalidInput where the body is not JSON (the
+    message then ends with `hint`: what may have been meant), or is not of this kind."""
     try:
         return await decode_json(request, kind)
     except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
@@ -147,7 +147,7 @@ def is_cut_off(error: Exception) -> bool:
 
 
 def in_words(error: Exception) -> str:
-    """What is wrong with what is no JSON."""
+    """Says why a body is not JSON."""
     return "it is cut off" if is_cut_off(error) else str(error)
 
 
@@ -163,12 +163,13 @@ def beyond_floats(body: bytes, error: Exception) -> str:
 
 
 def _half_in(value: Any) -> str | None:
-    """Where a text is that no encoding can carry: the JSON of Python's own library takes it."""
+    """The place of a text that cannot be encoded, such as half a surrogate pair; Python's own JSON
+    library accepts those. None: there is none."""
     return _place_in(value, lambda each: isinstance(each, str) and not _is_whole_text(each))
 
 
 def _place_in(value: Any, is_wrong: Callable[[Any], bool], place: str = "") -> str | None:
-    """Where a value, or the name of a field, is wrong; None: nowhere."""
+    """The place of the first value or field name that `is_wrong`; None if all are right."""
     parts: list[tuple[str, Any]] = []
     if isinstance(value, list):
         parts = [(f"{place}[{index}]", each) for index, each in enumerate(value)]
@@ -203,7 +204,7 @@ def _whole(value: Any) -> Any:
 
 
 def spend(request: Request, seconds: float) -> None:
-    """What has been done for the request counts for its deadline."""
+    """Count the seconds that were spent on the request towards its deadline."""
     limit_s = timeout_s(request.headers)
     if limit_s is not None:
         left_ms = max(0.001, (limit_s - seconds) * 1e3)

@@ -19,7 +19,7 @@ def is_neutral(name: str, value: Any, neutral: Neutral) -> bool:
 
 
 def schema_of(values: tuple[Any, ...] | type) -> dict[str, Any]:
-    """For `/openapi.json`."""
+    """The schema of a neutral field, for `/openapi.json`."""
     described = {"description": "changes nothing"}
     if isinstance(values, type):
         return {"type": "string" if values is str else "object", **described}

@@ -1,4 +1,4 @@
-"""What an operator does to models while they are served: look, load, reload, unload."""
+"""What an operator does to models while they are served: list, load, reload, unload."""
 
 from typing import Any
 

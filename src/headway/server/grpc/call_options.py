@@ -1,5 +1,4 @@
-"""What a call wants beside its answer: v2's parameters, the headers of HTTP as metadata, and the
-call's own deadline."""
+"""Options of a call: v2's parameters, HTTP's headers as metadata, and the call's own deadline."""
 
 import dataclasses
 from typing import Any

@@ -100,7 +100,8 @@ class Calls:
         return bool(self._wrappers)
 
     def begun(self, context: Any) -> None:
-        """Until its answer has left, not only until it is known."""
+        """Count the call as active until its answer has been sent, not only until it is
+        computed."""
         self._active += 1
         self._idle.clear()
         context.add_done_callback(self._finished)

@@ -63,7 +63,8 @@ _ANSWER = b"%c" % (pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 
 
 
 def check_promised(request: pb.ModelInferRequest, signature: TensorSignature) -> None:
-    """Against what the model takes, before any data is looked at. Raises as the signature does."""
+    """Check the request against the model's inputs before any data is read. Raises as the signature
+    does."""
     if max(len(request.inputs), len(request.outputs)) > MOST_TENSORS:
         raise InputTooLarge(
             f"the request has more than {MOST_TENSORS} inputs or outputs", limit=MOST_TENSORS
@@ -191,8 +192,8 @@ class AnswerEncoder:
 
 
 def text_encoder(empty: bytes) -> Callable[[str], bytes] | None:
-    """For answers that differ in one text alone, as a stream's do. `empty`: one without its text.
-    None: its output is no text."""
+    """Encodes answers that differ in one text only, as a stream's do. `empty`: such an answer
+    without its text. None: the output is not a text."""
     end = _raw_text("")
     head = empty.removesuffix(end)
     return (lambda text: head + _raw_text(text)) if empty.endswith(end) else None

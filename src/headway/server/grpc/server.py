@@ -105,7 +105,7 @@ class GrpcServer:
 
 
 class _Running:
-    """What there is between start and stop."""
+    """The parts of a server between its start and its stop."""
 
     def __init__(
         self,

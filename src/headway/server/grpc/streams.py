@@ -23,7 +23,7 @@ _WANTS_END = "triton_enable_empty_final_response"
 
 
 class InferCall(NamedTuple):
-    """One request, with its caller and its call."""
+    """One request of a stream, with its caller and its call."""
 
     request: pb.ModelInferRequest
     context: Any
@@ -38,7 +38,7 @@ class Chunks(NamedTuple):
 
 
 class Answers(Protocol):
-    """What the streams need of the service. All may raise."""
+    """The part of the service that streams need. All methods may raise."""
 
     async def streams(self, asked: InferCall) -> bool:
         """Wakes the model: only one that is there can tell."""

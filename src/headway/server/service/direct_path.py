@@ -46,7 +46,7 @@ MakeCodec: TypeAlias = Callable[[ServedModel], DirectCodec[Message] | None]
 def of_rows(
     inference: Inference, make: Callable[[str, str, TensorSignature], DirectCodec[Message] | None]
 ) -> MakeCodec[Message]:
-    """For models over arrays."""
+    """Makes codecs for models over arrays."""
 
     def make_codec(served: ServedModel) -> DirectCodec[Message] | None:
         if not served.is_direct:
@@ -116,7 +116,7 @@ def _start_counted(
 
 
 class DirectInference(DirectCall):
-    """One request: from its arrays to the bytes of its answer."""
+    """One request of the direct path: submits its arrays and encodes the answer."""
 
     __slots__ = ("_asker", "_codec", "_encoding", "_id", "_record", "_served", "_started")
 

@@ -56,8 +56,8 @@ class ErrorReport(NamedTuple):
 
 
 def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str) -> ErrorReport:
-    """Only what is our own fault is logged, and only our own words are passed on. `context` says
-    whose error it was, in the log."""
+    """The report of an error. Only our own faults are logged, and only our own messages are passed
+    on. `context`: whose error it was, for the log."""
     error = readable(error)
     if isinstance(error, asyncio.CancelledError):
         # What the handler waited for was cancelled, not the handler: its caller gets an answer.
@@ -110,7 +110,7 @@ def retry_after_s(error: BaseException) -> int | None:
 
 
 def headers_of(error: BaseException) -> tuple[tuple[str, str], ...]:
-    """What an error says in headers: when to try again, or how to authenticate."""
+    """The headers of an error's answer: when to try again, or how to authenticate."""
     if isinstance(error, errors.Unauthenticated) and error.needs_key:
         return (("WWW-Authenticate", 'Bearer realm="headway"'),)
     seconds = retry_after_s(error)

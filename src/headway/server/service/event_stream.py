@@ -36,7 +36,7 @@ class Events:
         self._ended = False
 
     async def start(self) -> None:
-        """What fails before the first event is an ordinary error."""
+        """Wait for the first event. An error before it is an ordinary error."""
         try:
             self._first = self._event_of(await anext(self._stream))
         except StopAsyncIteration:

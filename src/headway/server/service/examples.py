@@ -33,7 +33,7 @@ class _Examples:
             self._depth -= 1
 
     def _given(self, schema: Schema) -> Any:
-        """Where the schema itself says a value, or where to look."""
+        """The example or constant in the schema itself, or in the schema that it refers to."""
         if schema.get("examples"):
             return schema["examples"][0]
         if "const" in schema:
@@ -90,7 +90,7 @@ class _Examples:
         return first or [self.of(items)] * schema.get("minItems", 1)
 
     def _object(self, schema: Schema) -> dict[str, Any]:
-        """What is needed; where nothing is, all that there is."""
+        """An object with the required fields; if none is required, with all."""
         parts = schema.get("properties", {})
         needed = schema.get("required") or list(parts)
         return {name: self.of(parts[name]) for name in parts if name in needed}

@@ -30,7 +30,7 @@ Encoded = TypeVar("Encoded", covariant=True)
 
 
 class DecodeRequest(Protocol):
-    """One request's bytes to arrays, by the codec of JSON or of protobuf."""
+    """Decodes one request's bytes to arrays, by the codec of JSON or of protobuf."""
 
     def __call__(self, *, regions: Regions | None) -> InferRequest: ...
 
@@ -52,7 +52,7 @@ class EncodeAnswer(Protocol[Encoded]):
 
 
 class Inference:
-    """Over the models of one server."""
+    """Runs requests on the models of one server."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Inference:
         version: str,
         deadline_ms: Callable[[], float | None],
     ) -> ServedModel:
-        """For its description, which a client needs before it can ask anything: a model that loads
-        on request is woken for it."""
+        """The model, to be described. Clients ask for the description first, so a model that loads
+        on request is loaded."""
         try:
             return self.models.get(caller, name, version)
         except NotReady:
@@ -113,7 +113,8 @@ class Inference:
         return signature
 
     def regions_to_use(self, caller: Caller | None) -> Regions | None:
-        """For the tensors of a request. None: shared memory is off."""
+        """The shared memory regions that a request's tensors may use. None: shared memory is
+        off."""
         if self.regions is None:
             return None
         try:
@@ -183,7 +184,7 @@ def inference_over(
     version: str = "0",
     regions: SharedRegions | None = None,
 ) -> Inference:
-    """One that there is already, or a new one."""
+    """The given inference, or a new one over these models."""
     if isinstance(models, Inference):
         return models
     limits = RequestLimits(

@@ -25,7 +25,7 @@ class VisibleModels:
         self.registry = registry  # for what concerns no single model: health, draining
 
     def find_ready(self, caller: Caller | None, name: str, version: str = "") -> ServedModel | None:
-        """As the registry's; raises Forbidden, too. Asked for every request."""
+        """Finds a model as the registry does; also raises Forbidden. Called for every request."""
         if caller is None:
             return self.registry.find_ready(name, version)
         caller.check_model(name)
@@ -67,7 +67,8 @@ class VisibleModels:
     def of_statistics(
         self, caller: Caller | None, name: str = "", version: str = ""
     ) -> list[ServedModel]:
-        """One version, all of one model's, or all there are. Raises why there is none."""
+        """The models whose statistics are asked for: one version, all of one model's, or all.
+        Raises the reason if there is none."""
         if version:
             return [self.get(caller, name, version)]
         if name:

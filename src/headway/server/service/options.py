@@ -1,4 +1,4 @@
-"""What a v2 request wants beside its answer: its parameters and headers as an `Ask`."""
+"""The options of a v2 request: its parameters and headers as an `Ask`."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -82,7 +82,7 @@ def ask_from(
 
 
 def check_count(parameters: int) -> None:
-    """Before anything is done for each of them."""
+    """Refuse too many parameters before any is read."""
     if parameters > MAX_PARAMETERS:
         raise InvalidInput(f"{parameters} parameters; at most {MAX_PARAMETERS} are allowed")
 

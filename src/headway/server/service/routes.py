@@ -109,7 +109,7 @@ def decoding(route: Route) -> Handler:
 
 
 def no_query(request: Request) -> None:
-    """For routes whose options are in the body: those of a query would be ignored."""
+    """Refuse a query, on routes whose options are in the body: it would be ignored."""
     if request.query:
         name = request.query.partition("&")[0].partition("=")[0]
         raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")

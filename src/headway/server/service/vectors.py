@@ -1,4 +1,4 @@
-"""What the routes of embeddings have in common: texts in, vectors out in the form asked for."""
+"""The common part of the embeddings' routes: texts in, vectors out in the form asked for."""
 
 import base64
 from typing import Any, TypeAlias
@@ -45,7 +45,7 @@ def check_ids(texts: list[str | list[int]], served: ServedModel, field: str) -> 
 
 
 def shortened(vector: Any, dimensions: int | None, field: str) -> Array:
-    """As little-endian float32; the first `dimensions` of it, again of length 1."""
+    """The vector as little-endian float32; or its first `dimensions`, scaled to length 1 again."""
     values: Array = numpy.asarray(vector, dtype="<f4")
     if dimensions is None:
         return values
@@ -61,10 +61,10 @@ def base64_of(values: Array) -> str:
 
 
 def bits_of(values: Array) -> Array:
-    """One bit a dimension, whether it is above 0: eight to a byte, the first highest."""
+    """One bit for each dimension: is it above 0? Eight bits to a byte, the first one highest."""
     return numpy.packbits(values > 0)
 
 
 def tokens_in(results: list[Any]) -> int:
-    """That were read for them, where the model says so."""
+    """The tokens that were read for these results, if the model reports them."""
     return sum(getattr(each, "tokens", 0) for each in results)

@@ -143,7 +143,8 @@ async def _similarity_of(
 
 
 async def _classify_texts(request: Request, served: ServedModel) -> Response:
-    """As the hub's own service answers: a list for each text, even for one."""
+    """Classify texts. The answer has a list for each text, even for one, as the hub's own service
+    does."""
     asked = await decoded(request, ClassifyRequest)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     classes, ask = await classes_of(request, served, asked, texts)
@@ -260,7 +261,7 @@ async def decoded(request: Request, kind: type[Fields]) -> Fields:
 
 
 async def fields_in(request: Request) -> dict[str, Any]:
-    """All fields: those in `parameters` and those beside it."""
+    """The body's fields: those in `parameters` and those beside it."""
     body: dict[str, Any] = await decode_value(request, dict[str, Any])
     inner = body.pop("parameters", None)
     if inner is None:
@@ -280,7 +281,7 @@ def converted(body: dict[str, Any], kind: type[Fields]) -> Fields:
 
 
 async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, bytes]:
-    """As the body itself, or as base64 with parameters beside it."""
+    """The file, which is the body itself or base64 in JSON, and the parameters in that JSON."""
     if not request.headers.get("content-type", "").startswith("application/json"):
         if not request.body:
             raise InvalidInput("the body is empty: a file is expected")

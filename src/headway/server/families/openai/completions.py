@@ -58,7 +58,7 @@ class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=Tr
 
     @property
     def shows_answer(self) -> bool:
-        """Not with an echo and `max_tokens = 0`: only the prompt is asked for."""
+        """Whether the answer is wanted: with `echo` and `max_tokens = 0`, only the prompt is."""
         return self.max_tokens != 0
 
 

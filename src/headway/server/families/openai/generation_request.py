@@ -172,7 +172,8 @@ def language_of(served: ServedModel) -> Language:
 
 
 def check_room(language: Language, prompt: int, sampling: GenerationOptions, field: str) -> None:
-    """Both numbers, in OpenAI's words. Raises ContextLengthExceeded."""
+    """Refuse a prompt and answer that exceed the context; names both numbers, in OpenAI's words.
+    Raises ContextLengthExceeded."""
     most = language.max_context
     if prompt + (sampling.max_tokens or 1) <= most:
         return

@@ -96,7 +96,7 @@ class Reranking:
 
 
 def _texts(asked: RerankRequest) -> list[str]:
-    """What is read of each document."""
+    """The part of each document that is read."""
     if not asked.query:
         raise InvalidInput("query: the text is empty")
     if not asked.documents:

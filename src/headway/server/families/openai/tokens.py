@@ -130,7 +130,7 @@ async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
 
 
 async def _run(count: int, work: Callable[[], T]) -> T:
-    """In the event loop, or in a thread where there are many tokens."""
+    """Do `work` in the event loop, or in a thread if there are many tokens."""
     return work() if count <= _AT_ONCE else await background.run(work)
 
 

@@ -174,6 +174,6 @@ def _path_part(name: str, served: Sequence[ServedModel]) -> dict[str, Any]:
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:
-    """What /docs shows first: the model's name and the operation that calls it."""
+    """The first facts that /docs shows: the model's name and the operation that calls it."""
     operation = operation_id("POST", CHAT) if model_tasks.generates(model) else own_name(model)
     return {"name": model.name, "version": model.version, "operation": operation}

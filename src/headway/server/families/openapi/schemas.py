@@ -30,7 +30,7 @@ def record(required: dict[str, Schema], optional: dict[str, Schema] | None = Non
 
 
 def closed(**properties: Schema) -> Schema:
-    """All of these, and nothing else."""
+    """An object with all of these properties and no others."""
     return {**record(properties), "additionalProperties": False}
 
 
@@ -59,7 +59,7 @@ def schemas_of(
 
 
 def _nulls_are_absence(fields: Schema) -> Schema:
-    """As `decode_fields` reads them: what need not be there may be null."""
+    """The fields as `decode_fields` reads them: those that may be absent may also be null."""
     needed = fields.get("required", ())
     properties = {
         name: each if name in needed or _may_be_null(each) else nullable(each)

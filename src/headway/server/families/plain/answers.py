@@ -52,7 +52,7 @@ async def answer_of(result: Any, media_type: str, *, as_json: bool) -> Response:
 
 
 def media_type_of(content: bytes) -> str:
-    """As its first bytes tell."""
+    """The media type that the first bytes show."""
     for at, mark, kind in _KINDS:
         if content[at : at + len(mark)] == mark:
             return kind

@@ -114,7 +114,7 @@ class Plain:
 
 
 def _hint(value: Any, schema: dict[str, Any]) -> str:
-    """What may have been meant by a value of the wrong kind, for the end of a message."""
+    """What may have been meant by a value of the wrong kind: the end of a message."""
     if not schema:  # no kind is wrong
         return ""
     if type(value) is list and value:
@@ -185,7 +185,7 @@ async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """For the model, from `?language=de`."""
+    """The model's parameters, such as `?language=de`."""
     if not query:
         return _NO_PARAMETERS
     pairs = parse_qsl(query, keep_blank_values=True)
@@ -198,7 +198,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _plain_or_error(value: Any) -> Any:
-    """For results beside errors: a failed one is replaced by its error."""
+    """One entry of `results`: the result, or its error as an object."""
     return {"error": str(value)} if isinstance(value, HeadwayError) else plain_of(value)
 
 

@@ -279,7 +279,7 @@ def _decode_raw(body: bytes, signature: TensorSignature) -> InferRequest:
 
 
 def _raw_shape(name: str, datatype: Datatype, declared: Sequence[int], size: int) -> list[int]:
-    """One row, and the one dimension that varies takes what is left."""
+    """The shape of one row of `size` elements: the one dimension that varies is computed."""
     shape = [1, *declared[1:]]
     if shape.count(-1) > 1:
         raise InvalidInput(

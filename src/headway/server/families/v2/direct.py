@@ -73,7 +73,7 @@ class JsonCodec:
         return b"".join(parts)
 
     def _start_of(self, name: str, array: Array) -> tuple[bytes, Datatype]:
-        """All of an output but its data; made once for each shape."""
+        """An output's JSON up to its data; made once for each shape."""
         key = (name, array.dtype.char, array.shape)
         found = self._starts.get(key)
         if found is None:

@@ -174,7 +174,7 @@ class V2:
         return _json(ModelNames(self._models.names(request.caller)))
 
     async def model_ready(self, request: Request, model: str, version: str = "") -> Response:
-        """One that loads on request is ready for that."""
+        """Whether the model is ready. One that loads on request is loaded for this call."""
         self._models.find_ready(request.caller, model, version)
         return _json(ModelReady(model, ready=True))
 
@@ -204,7 +204,7 @@ def _get(path: str, handler: Handler, summary: str, kind: Any) -> Route:
 
 
 def example_request(model: ServedModel) -> dict[str, Any] | None:
-    """One row; None: JSON cannot carry it."""
+    """A request with one row; None: JSON cannot carry it."""
     if model.only_streams or not all(of_tensor(each).is_json for each in model.inputs):
         return None
     return {"inputs": [_example_tensor(each) for each in model.inputs]}

@@ -50,7 +50,7 @@ class InstanceGroup(TypedDict):
 
 
 class ModelConfiguration(TypedDict):
-    """As Triton writes it; `/openapi.json` describes it."""
+    """A model's configuration in Triton's format; `/openapi.json` describes it."""
 
     name: str
     platform: str
@@ -87,7 +87,7 @@ def with_contents(metadata: ModelMetadata, model: ServedModel) -> ModelMetadata:
 
 
 def config_of(model: ServedModel) -> ModelConfiguration:
-    """At least what perf_analyzer reads, and it reads without checking."""
+    """The configuration, with at least the fields that perf_analyzer reads without checking."""
     config: ModelConfiguration = {
         "name": model.name,
         "platform": PLATFORM,
@@ -106,7 +106,8 @@ def config_of(model: ServedModel) -> ModelConfiguration:
 
 
 def _groups(model: ServedModel) -> list[InstanceGroup]:
-    """Where its workers run, one group for each place. KIND_MODEL: that is the model's to know."""
+    """The places where the model's workers run, a group for each. KIND_MODEL: only the model
+    knows."""
     groups: list[InstanceGroup] = []
     for index, (device, count) in enumerate(Counter(model.devices()).items()):
         name, _, number = device.partition(":")

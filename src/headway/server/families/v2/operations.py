@@ -1,8 +1,8 @@
-"""What an operator or a curious client asks of a server, over HTTP and gRPC alike: descriptions,
-figures, models that come and go, shared memory, settings.
+"""The operations of an operator or a curious client, over HTTP and gRPC alike: descriptions,
+statistics, loading and unloading models, shared memory, settings.
 
-Each operation is here once, and has one row in `OPERATIONS`; `handlers.py` and
-`server/grpc/service.py` make their faces from that.
+Each operation is here once, and has one entry in `OPERATIONS`; `handlers.py` and
+`server/grpc/service.py` make their routes and methods from it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -108,7 +108,7 @@ class Operations:
         ]
 
     async def load(self, asked: Asked) -> Loaded:
-        """It may bring settings, but no files."""
+        """Load a model. The request may contain settings, but no files."""
         parameters = asked.body.parameters or {}
         for key in parameters:
             if key.startswith("file:"):
@@ -147,7 +147,7 @@ class Operations:
         )
 
     async def unregister_region(self, asked: Asked) -> None:
-        """Without a name: all."""
+        """Unregister the region `asked.name`; without a name, all regions."""
         if self._regions is not None and asked.name:
             self._regions.unregister(asked.name)
         elif self._regions is not None:
@@ -160,7 +160,8 @@ class Operations:
         raise InvalidInput("CUDA shared memory is not supported")
 
     async def unregister_cuda_region(self, asked: Asked) -> None:
-        """There is nothing to forget; perf_analyzer asks for it with any shared memory."""
+        """Does nothing, as no region can be registered; perf_analyzer calls it with any shared
+        memory."""
 
 
 class Operation(NamedTuple):

@@ -33,7 +33,7 @@ class GenerateRequest(TypedDict, total=False):
 
 
 class GenerateResponse(TypedDict):
-    """Beside these, the model's outputs by name."""
+    """Besides these fields, the model's outputs by name."""
 
     id: NotRequired[str]
     model_name: str
@@ -41,7 +41,7 @@ class GenerateResponse(TypedDict):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """One decoded body: the model's value, and the options beside it."""
+    """A decoded body: the model's value, and the other options."""
 
     id: str
     value: Any
@@ -99,7 +99,7 @@ async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
 
 
 async def whole(model: ServedModel, value: Any, ask: Ask) -> Any:
-    """All of a stream: texts as one text."""
+    """The whole result of a stream: texts are joined."""
     chunks = []
     stream = model.stream(value, ask)
     try:
@@ -116,7 +116,8 @@ async def _response(model: ServedModel, body: Body, result: Any) -> Response:
 
 
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
-    """What fails before the first event is an ordinary error; later it is an event."""
+    """Stream the answer as events. An error before the first event is an ordinary one; later it is
+    an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
 
     start = _event(_message(model, body, "")).removesuffix(_NO_TEXT)
@@ -133,7 +134,7 @@ async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamRespo
 
 
 def _story_event(model: ServedModel, body: Body, story: Story | None) -> bytes:
-    """What the answer met on its way, where the caller asked for it."""
+    """The event with the answer's batches and times, if the caller asked for them."""
     answers = [] if story is None else story.answers()
     return _event(_message(model, body, {"headway": answers})) if answers else b""
 
