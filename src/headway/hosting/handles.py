@@ -116,7 +116,7 @@ class _Handles(Mapping[str, ModelHandle[Any, Any]]):
 
 
 class Handle(ModelHandle[Any, Any]):
-    """One model of the registry, whichever version answers at the moment of the call."""
+    """A model of the registry, in the version that answers at the moment of the call."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ def _start(
     waiting: "Future[Any]",
     context: contextvars.Context,
 ) -> None:
-    """In the loop: a task for the call, tied to the thread that waits for it."""
+    """Start the call as a task of the event loop, tied to the thread that waits for it."""
     task = loop.create_task(call, context=context)
 
     def settle(done: "asyncio.Task[Any]") -> None:

@@ -70,7 +70,7 @@ class RequestStatistics(Protocol):
 
 
 class Served(InUse):
-    """One model being served. `start()` before, `close()` after."""
+    """A model that is served, between `start()` and `close()`."""
 
     language = None
 
@@ -133,7 +133,7 @@ class Served(InUse):
 
     @property
     def unready(self) -> str:
-        """Without the model's own error, which is in the log only."""
+        """The reason for clients; the model's own error is in the log only."""
         if self.batcher.is_stuck:
             return "its calls hang"
         return "it has failed" if self.trouble else "it is being loaded or unloaded"
@@ -235,7 +235,7 @@ class Served(InUse):
         return outputs
 
     async def predict(self, value: Any, ask: Ask) -> Any:
-        """One value, as decoded from JSON. The result may hold numpy arrays."""
+        """Run one value as decoded from JSON. The result may contain numpy arrays."""
         if self._limit_ms is not None:
             ask = ask.within(self._limit_ms)
         if ask.allowance is not None:
@@ -250,8 +250,9 @@ class Served(InUse):
         return result
 
     async def submit(self, value: Any, ask: Ask) -> Any:
-        """One value as Python has it, from a model that calls this one: nothing is decoded. A model
-        over arrays also takes whole ones, as its own `predict` does, and gives whole ones."""
+        """Run one Python value from a model that calls this one; nothing is decoded. A model over
+        arrays also takes whole batches, as its own `predict` does, and then returns whole
+        batches."""
         is_over_arrays = self.signature is None and self._has_rows
         arrays = whole_arrays(value, self.inputs) if is_over_arrays else None
         if arrays is not None:

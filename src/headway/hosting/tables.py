@@ -116,7 +116,7 @@ def cache_dir_of(asked: str) -> Path:
 
 
 def in_cache(cache_dir: Path, name: str, files: Sequence[Path]) -> Path:
-    """One file for each model, whatever has become of it: old tables do not pile up."""
+    """The model's own file in the cache. Its name stays the same, so old tables do not pile up."""
     where = hashlib.sha256("\n".join(map(str, sorted(files))).encode()).hexdigest()[:12]
     return cache_dir / "warm-up" / f"{name}-{where}.json"
 

@@ -1,4 +1,5 @@
-"""What answers requests: the wire hands them over, and knows no route, no key and no model."""
+"""The interface of the application: the wire hands it requests, and knows no route, key or
+model."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -17,7 +18,7 @@ class Rejection(NamedTuple):
 
 class HttpApplication(Protocol):
     async def handle(self, request: Request) -> Answer:
-        """Never raises, but for the caller's own cancellation."""
+        """Answer a request. Raises nothing but the caller's own cancellation."""
         ...
 
     def start_direct(
@@ -32,7 +33,7 @@ class HttpApplication(Protocol):
         ...
 
     def answer_error(self, request: Request, error: BaseException) -> Response:
-        """For what a stream raised before its first chunk."""
+        """The answer for an error that a stream raised before its first chunk."""
         ...
 
     def refuse(

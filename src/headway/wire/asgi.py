@@ -159,8 +159,8 @@ def _request_of(scope: Scope) -> Request:
 
 
 def _below(path: str, scope: Scope) -> str:
-    """Without the prefix that we are mounted under. A parent that knows its own prefix, because
-    a proxy takes that off, has it in `root_path`, but not in the path."""
+    """The path without the prefix that we are mounted under. If a proxy strips its own prefix and
+    the parent application knows that, the prefix is in `root_path`, but not in the path."""
     root = quote(scope.get("root_path", ""))
     for prefix in (root, root.removeprefix(quote(scope.get("app_root_path", "")))):
         if prefix and (path == prefix or path.startswith(f"{prefix}/")):

@@ -31,7 +31,7 @@ def decompress(body: bytes, limit: int) -> bytes:
 
 
 async def compress_answer(request: Request, response: Response) -> None:
-    """In place, where the caller asks for it and it pays."""
+    """Compress the answer in place, if the caller accepts that and it saves enough."""
     asked = request.headers.get("accept-encoding")
     if asked is None or response.status != 200 or len(response.body) < _WORTH_IT:
         return

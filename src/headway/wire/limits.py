@@ -1,4 +1,4 @@
-"""What a port allows its clients. A server's configuration has these fields."""
+"""The limits of a port for its clients. A server's configuration has these fields."""
 
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class ConnectionLimits(Protocol):
 
     @property
     def header_timeout_s(self) -> float:
-        """From the first byte of a head to its last; of a handshake."""
+        """The time limit from a head's first byte to its last, and for a handshake."""
         ...
 
     @property

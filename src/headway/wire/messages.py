@@ -1,4 +1,4 @@
-"""What an application sees of HTTP: a request in, an answer out. It knows no sockets, no ASGI."""
+"""HTTP as an application sees it: a request in, an answer out. It knows no sockets, no ASGI."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ JSON = "application/json"
 
 
 class Request:
-    """One request, complete with its body. Header names are lower case."""
+    """A request, complete with its body. Header names are lower case."""
 
     __slots__ = (
         *("body", "caller", "client", "headers", "id", "max_json_bytes", "method", "path"),
@@ -93,7 +93,7 @@ class Out(Protocol):
 
 
 class Sink(Protocol):
-    """Where a stream's parts go."""
+    """Takes the parts of a stream."""
 
     @property
     def out(self) -> Out: ...

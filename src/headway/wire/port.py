@@ -18,7 +18,7 @@ _MOST_REFUSED = 256  # connections that get an answer; beyond, they are cut
 
 
 def bracketed(host: str) -> str:
-    """As it is written before a port."""
+    """The host as it is written before a port."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -39,8 +39,8 @@ class Certificates:
         self._refused: Stamp | None = None  # the files that did not fit
 
     def context(self, protocol: Protocol = "http/1.1") -> ssl.SSLContext:
-        """For one handshake, with the certificate of this moment. (A context that is exchanged
-        within the handshake, by its SNI callback, would leave the sessions where they were.)"""
+        """The context for one handshake, with the present certificate. (If it were exchanged within
+        the handshake, by its SNI callback, sessions would stay with the old one.)"""
         self.refresh()
         return self._contexts[protocol]
 

@@ -35,7 +35,7 @@ class Writes:
         self.next_at = 0.0  # a part that comes later is written at the end of its turn
 
     def come_due(self) -> None:
-        """One more part is held, after the pause."""
+        """A part was held after the pause: write all held parts at the end of this turn."""
         self.is_due = True
         asyncio.get_running_loop().call_soon(self._flush)
 
@@ -56,7 +56,8 @@ class Writes:
 
 
 class StreamSink:
-    """Where the parts of one stream go. Small ones are held, and written with those of others."""
+    """Takes the parts of one stream. Small parts are held, and written with those of other
+    streams."""
 
     __slots__ = ("_writes", "held", "out")
 
@@ -88,6 +89,6 @@ class StreamSink:
             self.out.send(held)
 
     def take(self) -> bytes:
-        """What is held, to be written with what follows."""
+        """Take the held bytes, to be written with those that follow."""
         held, self.held = self.held, b""
         return held

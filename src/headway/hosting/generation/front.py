@@ -161,14 +161,14 @@ class Front:
         )
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """From any thread."""
+        """Call it in the event loop. May be called from any thread."""
         with suppress(RuntimeError):  # the loop is closed, and with it every caller's connection
             self._loop.call_soon_threadsafe(function)
 
     # ---- what comes back
 
     def report(self, outputs: Sequence[SequenceOutput]) -> None:
-        """From any thread: one call for all sequences of a step."""
+        """Deliver the new tokens of all sequences of a step. May be called from any thread."""
         if outputs:
             self.call_soon(lambda: self.deliver(*parted(outputs)))
 

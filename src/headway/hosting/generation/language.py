@@ -182,6 +182,6 @@ def _is_chat(prompt: Any) -> bool:
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:
-    """Beside its content a role and perhaps a name: whatever else there is may be long."""
+    """Whether a message has only content, a role and perhaps a name: other fields may be long."""
     others = (value for field, value in message.items() if field != "content")
     return all(value is None or (isinstance(value, str) and len(value) <= 64) for value in others)

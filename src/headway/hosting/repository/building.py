@@ -1,4 +1,4 @@
-"""From a version's folder to a model, not loaded yet. Its files determine its kind."""
+"""Makes a model, not loaded yet, from a version's folder. Its files determine its kind."""
 
 import importlib.util
 import logging

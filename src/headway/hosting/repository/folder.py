@@ -43,7 +43,7 @@ class VersionFolder:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model as it is on disk. With an `error`, nothing of it can be used."""
+    """A model as it is on disk. If it has an `error`, it cannot be used at all."""
 
     name: str
     config: RepositoryModelConfig
@@ -53,7 +53,7 @@ class ModelFolder:
 
 
 class Repository:
-    """Where the models are."""
+    """A folder of models."""
 
     def __init__(self, root: str | Path, *, settings: Mapping[str, Any] | None = None) -> None:
         """`settings`: for every model, before its own."""
@@ -80,7 +80,7 @@ class Repository:
             )
 
     def find(self, name: str) -> ModelFolder | None:
-        """One model; None: there is none of that name."""
+        """The model of this name; None: there is none."""
         if not _MODEL.fullmatch(name) or ".." in name:
             return None
         path = self._root / name
@@ -133,7 +133,7 @@ class Repository:
         )
 
     def _files(self, folder: Path) -> Iterator[Path]:
-        """All files below, in a steady order. A link may lead elsewhere in the repository only."""
+        """All files below, in a stable order. A link may only point into the repository."""
         count = 0
         for path, folders, names in os.walk(folder):
             folders[:] = sorted(each for each in folders if each not in _NOT_CONTENT)

@@ -238,7 +238,8 @@ class Keeper:
         self._config = msgspec.structs.replace(self._config, server=server)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Share between the tenants of the keys by these weights. `make` gives them to new models."""
+        """Share between the keys' tenants by `weights`; `make` gives them to models loaded
+        later."""
         for model in self._models.values():
             model.weigh(weights)
 

@@ -292,7 +292,7 @@ class ModelKeeper:
                         await self._wait_for_change(until)
 
     async def close(self, drain_s: float) -> None:
-        """After `run` has ended: nothing is left behind."""
+        """Close the remaining versions, after `run` has ended."""
         self._registry.switch(self.name, None, ())
         await asyncio.gather(*(each.close(drain_s=drain_s) for each in self._served.values()))
         for served in self._served.values():
@@ -404,7 +404,8 @@ class ModelKeeper:
         self._tell()
 
     async def _ended(self, served: ManagedModel, ending: Awaitable[None]) -> bool:
-        """Nobody finds it any more. If it does not end as it should, the others go on."""
+        """Wait for the end of a version that nobody can find any more. Its errors do not stop
+        others."""
         try:
             try:
                 await ending

@@ -40,7 +40,7 @@ class Owner(Protocol):
         ...
 
     def closed(self, connection: "Connection", task: asyncio.Task[None] | None) -> None:
-        """It is gone. `task` has been cancelled and may still be cleaning up."""
+        """The connection is gone. `task` has been cancelled and may still be cleaning up."""
         ...
 
 
@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def _resume_reading(self) -> None:
-        """Unless there is another reason not to, which ends by itself."""
+        """Resume reading unless there is another reason to pause, which then ends by itself."""
         if self._is_held_up or self._is_queued or self.transport.is_closing():
             return
         if self._unparsed is not None:
@@ -221,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_turn()
 
     def _parse_piece(self, data: memoryview) -> memoryview:
-        """What is left."""
+        """Parse one piece. Returns the data that is left."""
         if self._is_over:
             return _NOTHING
         piece, rest = self._parser.first_piece(data)
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the exchange calls
 
     def on_answered(self, *, keep_alive: bool) -> None:
-        """On with the next request, or wait for one."""
+        """Go on with the next request, or wait for one."""
         if self._parser.holds_room:
             self._give_back()
         if self.transport.is_closing():

@@ -27,7 +27,7 @@ _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the par
 
 class RequestListener(Protocol):
     def check_head(self, headers: WireHeaders) -> None:
-        """Before a long body is read. Raises RequestRefused."""
+        """Check the head before a long body is read. Raises RequestRefused."""
         ...
 
     def on_expect(self) -> None:
@@ -99,8 +99,9 @@ class RequestParser:
         return True
 
     def first_piece(self, data: memoryview) -> tuple[memoryview, memoryview]:
-        """All that belongs to a body of known length, or up to the end of a head, or a little: a
-        read may be a thousand requests, or ten thousand chunks. And what is left."""
+        """Split off a first piece: the body if its length is known, else up to the end of a head,
+        else a little. (One read may contain a thousand requests, or ten thousand chunks.) Returns
+        it and the rest."""
         if self.phase is Phase.NOTHING and data[0] in _BLANK:
             data = memoryview(bytes(data).lstrip(_BLANK))  # all at once
         size = self.left_of_body()
@@ -134,7 +135,8 @@ class RequestParser:
         return self._taken_bytes > 0
 
     def give_back(self, waiting: Sequence[int], *, is_over: bool) -> None:
-        """All room, except that of requests that wait (their sizes) and of the one being read."""
+        """Give back all room, except that of waiting requests (their sizes) and of the one being
+        read."""
         kept = sum(max(0, size - self._uncounted_bytes) for size in waiting)
         if self.phase is Phase.BODY and not is_over:
             kept += self._allowed_bytes - self._uncounted_bytes
@@ -145,7 +147,7 @@ class RequestParser:
         self._body = []
 
     def close(self) -> None:
-        """They hold us: end the circles here."""
+        """Break the reference cycles: the parser and the listener refer to us."""
         self.http = self._listener = None  # type: ignore[assignment]
 
     # --- httptools calls

@@ -1,5 +1,5 @@
-"""What one peer may cost: work that brings nothing is paid from a budget that time refills, and
-bytes that wait are counted in the room that all requests share. Pure: time comes in as `now`.
+"""Limits what one peer may cost: work without result is paid from a budget that refills with time,
+and waiting bytes are counted in the room that all requests share. Pure: time comes in as `now`.
 
 A unit is about ten microseconds of the event loop. A peer has one budget for each connection and
 one for its address, so that many connections buy no more than a few.
@@ -43,7 +43,8 @@ def address_budget(now: float) -> Budget:
 
 
 class PeerAccount:
-    """One connection's: its own budget, its address's, and the bytes of all its streams."""
+    """The account of one connection: its own budget, its address's, and the bytes of its
+    streams."""
 
     __slots__ = ("_address", "_counted_bytes", "_own", "_room", "held_bytes")
 

@@ -235,7 +235,7 @@ class GrpcCall(CallState):
             self._wire.send(self, data)
 
     def sink(self) -> StreamSink:
-        """For one of the streams that it answers with."""
+        """A sink for one of the streams that it answers with."""
         return StreamSink(self._wire.writes, self)
 
     @property
@@ -306,7 +306,7 @@ class GrpcCall(CallState):
 
 
 class _Requests:
-    """All requests of a call, as its method reads them."""
+    """The requests of a call, as its method iterates over them."""
 
     def __init__(self, call: GrpcCall) -> None:
         self._call = call

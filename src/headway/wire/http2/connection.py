@@ -1,8 +1,8 @@
-"""One HTTP/2 connection: what comes in, frame by frame.
+"""One HTTP/2 connection: handles received frames one by one.
 
 The hot path (a call's head and message in one read, its answer in one write) makes no task, no
-timer and no future. Whatever a peer does wrong ends its stream or its connection with the code of
-RFC 9113, and is not logged: it is not our mistake.
+timer and no future. Every mistake of a peer ends its stream or its connection with the code of RFC
+9113, and is not logged: it is not our mistake.
 """
 
 import asyncio
@@ -287,7 +287,7 @@ class Connection(Lifetime):
         return call
 
     def _refuse(self, call: GrpcCall, method: Method | None) -> None:
-        """There is no such call, for any client."""
+        """Refuse a call of a method that does not exist for any client."""
         self._charge(RESET_COSTS + self._heads.cost)
         call.is_refused = True
         if not call.head.is_grpc:
@@ -343,7 +343,7 @@ class Connection(Lifetime):
             self._transport.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """It will make no new calls; those that it made are answered."""
+        """The peer will make no new calls; those that it has made are answered."""
         if stream_id:
             raise _protocol_error("GOAWAY belongs to the connection, not to a stream")
         if len(payload) < 8:
@@ -376,7 +376,7 @@ class Connection(Lifetime):
         self._charge(calls // _CALLS_A_UNIT)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """To be ignored."""
+        """Ignore a frame of an unknown type."""
         self._charge()
 
     def _check_known(self, stream_id: int) -> None:

@@ -11,11 +11,11 @@ class GrpcMessage(NamedTuple):
 
 
 class Broken(Exception):
-    """Not a message of gRPC."""
+    """The bytes are no gRPC message."""
 
 
 class TooLong(Exception):
-    """It says that it is larger than we read."""
+    """The message is announced as larger than the limit."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"Received message larger than max ({size_bytes} vs. {limit_bytes})")
@@ -31,7 +31,7 @@ def prefix_of(*parts: bytes) -> bytes:
 
 
 class MessageInbox:
-    """What one stream has sent and its handler has not taken."""
+    """The messages of one stream that its handler has not taken yet."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -46,7 +46,7 @@ class MessageInbox:
         self._size()
 
     def clear(self) -> None:
-        """At once, whatever still refers to it."""
+        """Free the bytes now, even if something still refers to this object."""
         self._data = bytearray()
 
     def take(self) -> GrpcMessage | None:

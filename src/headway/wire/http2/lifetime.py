@@ -39,7 +39,7 @@ class Owner(Protocol):
         ...
 
     def budget_of(self, address: str) -> Budget:
-        """What all connections of that host share."""
+        """The budget that all connections of one host share."""
         ...
 
     def opened(self, connection: "Lifetime", address: str) -> bool:
@@ -54,7 +54,7 @@ class Owner(Protocol):
 
 
 class Lifetime(Sending):
-    """Between the sending half and the one that hears."""
+    """The middle layer of a connection: between the sending half and the receiving half."""
 
     def __init__(
         self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: Owner
@@ -172,7 +172,7 @@ class Lifetime(Sending):
         self._transport.close()
 
     def _fail(self, code: Code, message: str) -> None:
-        """It cannot go on. Its calls are lost, as the peer knows."""
+        """End a connection that cannot go on. The peer learns that its calls are lost."""
         self._is_over = True
         self._end_calls()
         if self._transport.is_closing():
@@ -198,7 +198,7 @@ class Lifetime(Sending):
     # ---- the clock
 
     def _tick(self) -> None:
-        """Now and then: no call sets a timer of its own."""
+        """Check the deadlines of all calls, so that no call sets a timer of its own."""
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         now, config = self.loop.time(), self._config
         if (self.is_paused or self._is_over) and self._is_stuck(now, config.write_timeout_s):

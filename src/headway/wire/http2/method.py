@@ -1,4 +1,4 @@
-"""What a call has to do with: the method that it calls, and the connection that it came by."""
+"""The two things that a call knows: the method that it calls, and its connection."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Direct(Protocol):
 
 
 class Method(NamedTuple):
-    """As the service has it. It is called with a request, or all requests, and a context."""
+    """A method of the service. It is called with a request, or all requests, and a context."""
 
     run: Callable[[Any, Any], Any]
     parse: Callable[[bytes], Any]
@@ -35,7 +35,7 @@ class Method(NamedTuple):
 
 
 class Wire(Protocol):
-    """What a call needs of its connection."""
+    """The part of its connection that a call needs."""
 
     loop: asyncio.AbstractEventLoop
     peer: str
@@ -67,11 +67,11 @@ class Wire(Protocol):
         ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
-        """It has been cancelled, and may still be cleaning up."""
+        """The call's task has been cancelled, and may still be cleaning up."""
         ...
 
     def hold(self, more_bytes: int) -> None:
-        """So much more, or less, waits in memory. Raises QueueFull."""
+        """Count `more_bytes` as waiting in memory (or fewer, if negative). Raises QueueFull."""
         ...
 
     def earn(self, units: int) -> None:

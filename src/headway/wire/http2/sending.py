@@ -169,7 +169,7 @@ class Sending(asyncio.BufferedProtocol):
                 self._set_reading()
 
     def _send_some(self, call: CallState) -> None:
-        """As much as the windows have room for, as long as the peer reads."""
+        """Send as much as the windows have room for, as long as the peer reads."""
         outbox = call.outbox
         assert outbox is not None
         while not self.is_paused:
