@@ -32,7 +32,7 @@ def _doc(description: str, **limits: Any) -> Meta:
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model: what it is, and the levers of its scheduler. Only name and target must be."""
+    """A model and the settings of its scheduler. Only `name` and `target` are required."""
 
     name: Annotated[str, _doc("what clients call it", pattern=_NAME)]
     target: Annotated[
@@ -210,7 +210,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where to listen, and what to accept."""
+    """The server's settings: its addresses, and what it accepts."""
 
     host: Annotated[str, _doc("address to listen on")] = "127.0.0.1"
     port: Annotated[int, _doc("HTTP port; 0: any free one", ge=0, le=65535)] = 8000
@@ -317,7 +317,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[keys]]` table: a key's tenant, rights and limits. The key itself is stored nowhere."""
+    """A `[[keys]]` table: a key's tenant, rights and limits. The key itself is stored nowhere."""
 
     id: Annotated[str, _doc("its name in messages", pattern=_NAME)]
     hash: Annotated[str, _doc("of the key: sha256:…", pattern=KEY_HASH)]

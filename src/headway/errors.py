@@ -197,6 +197,6 @@ def without_frames(error: E, *, with_causes: bool = True) -> E:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """For the end of a message about an unknown name: `; did you mean …?`, or nothing."""
+    """The end of a message about an unknown name: `; did you mean …?`, or nothing."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""

@@ -56,7 +56,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One setting as a flag: `parser.add_argument(*flag.names, **flag.arguments)`."""
+    """A setting as a flag: `parser.add_argument(*flag.names, **flag.arguments)`."""
 
     field: str
     description: str

@@ -245,7 +245,7 @@ class Generator:
         return front
 
     def _report(self, outputs: Sequence[SequenceOutput]) -> None:
-        """In the engine's thread. Each front takes its own sequences."""
+        """Called in the engine's thread. Each front takes its own sequences."""
         for front in list(self._fronts.values()):
             front.report(outputs)
 
@@ -258,7 +258,7 @@ class _Opened(NamedTuple):
 class _Reading:
     """One answer's pieces and its reader, in the reader's event loop.
 
-    Not `async for` over the stream: that would be several more calls a token.
+    Not `async for` over the stream: that would be several more calls for each token.
     """
 
     __slots__ = ("_come", "_is_woken", "_opening", "_waiter", "finished", "prompt_tokens")

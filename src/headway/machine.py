@@ -11,7 +11,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> int | None:
-    """On the device if one is in use, else `free_host_bytes`."""
+    """Free bytes on the device if one is in use, else `free_host_bytes`."""
     cuda = _cuda()
     return free_host_bytes() if cuda is None else int(cuda.mem_get_info()[0])
 

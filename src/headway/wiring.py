@@ -283,7 +283,7 @@ def _read(
 def _entry(
     name: str, found: Any, shared: Mapping[str, Any], given: dict[str, Callable[[], Any]]
 ) -> dict[str, Any]:
-    """One table of [[models]]; an object that no text names goes to `given`."""
+    """The `[[models]]` table of one model; an object that no text can name goes to `given`."""
     own: Mapping[str, Any] = {}
     if isinstance(found, Mapping):
         own = {key: value for key, value in found.items() if key != "target"}

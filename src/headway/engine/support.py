@@ -189,7 +189,7 @@ def _odd_rope(text: Config, known: Mapping[str, Any] | set[str]) -> str | None:
 
 
 def _ropes(text: Config) -> Iterator[dict[str, Any]]:
-    """One, or one for each kind of layer."""
+    """The rotary settings: one, or one for each kind of layer."""
     nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
     if _is_nested(text):
         for rope in nested.values():

@@ -44,7 +44,7 @@ class Stored(NamedTuple):
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """What the index names, or what the one file holds. A file beside them is not looked at."""
+    """The tensors that the index names, or those of the only file. Other files are ignored."""
     from safetensors import SafetensorError, safe_open
 
     found = {}
@@ -105,7 +105,8 @@ def _files(folder: Path) -> Mapping[Path, set[str] | None]:
 
 
 def check_stored(folder: Path, *, ignored: tuple[str, ...]) -> None:
-    """Before another library reads them: it widens whole numbers, and drops what scales them."""
+    """Check the weights before another library reads them: it would widen integers and drop their
+    scales."""
     for name, each in stored_tensors(folder).items():
         if not name.endswith(ignored):
             _check_kind(folder, name, each)

@@ -281,8 +281,7 @@ class Registry:
         self._forgetters.remove(forget)
 
     def drain(self, *, is_draining: bool = True) -> None:
-        """Report the server as not ready, although requests are still answered; or stop doing
-        so."""
+        """Report the server as not ready, or end that; requests are answered all the same."""
         self.is_draining = is_draining
 
     def names(self) -> list[str]:

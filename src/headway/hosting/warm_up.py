@@ -248,8 +248,7 @@ def samples_of(tensors: Sequence[Tensor]) -> list[dict[str, Array]]:
 
 
 def merged(tables: Sequence[CostTable]) -> CostTable:
-    """One table of all sizes. Rows of a size that was not timed cost as much as those of the
-    last."""
+    """One table of all sizes. Rows that were not timed at a size cost as much as its last ones."""
     rows = max((table.rows for table in tables), key=len)
     times: dict[int, list[float]] = {}
     memory: dict[int, list[float]] = {}

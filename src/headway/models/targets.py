@@ -1,6 +1,6 @@
-"""From `module:name`, `path/to/file.py:name` or `file.py` to what makes the model.
+"""Turns `module:name`, `path/to/file.py:name` or `file.py` into a function that makes the model.
 
-It imports the user's module and says what it found there; it knows nothing of files of weights.
+It imports the user's module and reports what it found; it knows nothing of files of weights.
 """
 
 import copy
@@ -56,7 +56,8 @@ def maker_at(target: str, edition: str = "", source: bytes | None = None) -> Cal
 
 
 def maker_of(found: object, where: str) -> Callable[..., Any] | None:
-    """What makes a model of a class, an instance or a function; None: it is none of them."""
+    """A function that makes a model of a class, an instance or a function; None: it is none of
+    them."""
     if isinstance(found, type):
         return found if issubclass(found, Model | TensorModel) else None
     if isinstance(found, Model | TensorModel):
@@ -214,7 +215,7 @@ def _broken(place: str, error: ImportError | SyntaxError) -> ConfigError:
 
 
 def fix_of(error: BaseException) -> str:
-    """What to do about a module that is missing; nothing for any other error."""
+    """A hint about a missing module; empty for any other error."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     if error.name == "triton_python_backend_utils":  # only Triton itself has it

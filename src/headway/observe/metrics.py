@@ -156,7 +156,7 @@ class Metrics:
         return page.text(openmetrics=openmetrics)
 
     def fill(self, page: Exposition) -> Iterator[None]:
-        """In steps, one a model: with many, the event loop has a turn in between."""
+        """Fill the page model by model: if there are many, the event loop has a turn in between."""
         with self._lock:
             self._forget_lost()
             known = [*self._models.values(), *self._retired.values()]
@@ -197,7 +197,7 @@ def _by_key(found: Iterable[ReadyModel]) -> dict[Key, bool]:
 
 
 class _Watch:
-    """One batcher being watched. The batcher holds it, not the other way round."""
+    """A batcher that is watched. The batcher holds this object, not the other way round."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class _Watch:
 
 
 class _Model:
-    """One version of a model: what is recorded of it, and who records."""
+    """A version of a model: its metrics, and their recorder."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -240,7 +240,7 @@ class _Model:
         self._closing = requests
 
     def configure(self) -> None:
-        """From the latest batcher's policy: its tenants may have changed."""
+        """Take settings from the latest batcher's policy: its tenants may have changed."""
         latest = self.watches[-1].batcher if self.watches else None
         if latest is not None:
             policy = latest.policy

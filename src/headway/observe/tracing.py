@@ -60,7 +60,8 @@ class Tracing:
     # ---- batches
 
     def _started(self, event: BatchStarted, requests: list[tuple[Item, Any]]) -> Any:
-        """Before any of them can end: what has ended takes no link. The span of the batch."""
+        """The span of the batch. Made before any request's span can end: an ended span takes no
+        link."""
         batch = event.batch
         at = _wall_clock()
         oldest = trace.set_span_in_context(requests[0][1], context.Context())
@@ -146,6 +147,6 @@ def _current_span() -> Any:
 
 
 def _wall_clock() -> Any:
-    """From the batchers' clock to nanoseconds of Unix time."""
+    """Converts the batchers' clock to nanoseconds of Unix time."""
     offset = time.time_ns() - time.monotonic_ns()
     return lambda moment: offset + round(moment * 1e9)

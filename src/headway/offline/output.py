@@ -151,7 +151,7 @@ class Output:
 
 
 def _last_line(file: BinaryIO) -> tuple[int, bytes]:
-    """Where the whole lines end, and the last of them."""
+    """The end of the whole lines, and the last of them."""
     position = file.seek(0, os.SEEK_END)
     tail = b""
     while position:

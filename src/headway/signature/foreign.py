@@ -196,7 +196,7 @@ def _is_scalar(hint: Any) -> bool:
 
 
 def plain_of(value: Any) -> Any:
-    """What a model gives, as JSON can carry it: msgspec's `enc_hook`. Raises
+    """A model's result in types that JSON can carry: msgspec's `enc_hook`. Raises
     NotImplementedError."""
     if isinstance(value, numpy.ndarray | numpy.generic):
         return value.tolist()

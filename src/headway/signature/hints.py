@@ -1,4 +1,4 @@
-"""What a type hint is made of. It looks at hints, never at values."""
+"""Takes type hints apart. It looks at hints, never at values."""
 
 import dataclasses
 import typing
@@ -20,7 +20,7 @@ def known(hint: Any) -> Any:
 
 
 def plain(hint: Any) -> Any:
-    """Without its annotations."""
+    """The hint without its annotations."""
     while get_origin(hint) in (Annotated, NotRequired, Required):
         hint = get_args(hint)[0]
     return hint

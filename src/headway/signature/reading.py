@@ -105,7 +105,8 @@ def _hints(model: "Model[Any, Any] | TensorModel", method: str) -> dict[str, Any
 
 
 def _keyword_hints(model: "Model[Any, Any] | TensorModel", method: str) -> dict[str, Any]:
-    """Only those are looked at: the arrays' may be names that only type checkers import."""
+    """The hints of keyword parameters only: those of arrays may be names that only type checkers
+    import."""
     function = inspect.unwrap(getattr(type(model), method))
     written = {
         each.name: each.annotation
@@ -136,7 +137,7 @@ def _type_argument(model: Model[Any, Any], index: int) -> Any:
 
 
 def _element(hint: Any) -> Any:
-    """What a batch consists of. An annotated array is rows already."""
+    """The element type of a batch. An annotated array consists of rows already."""
     if tensor_in(hint) is not None:
         return hint
     return first_argument(hint) if is_sequence(hint) else None

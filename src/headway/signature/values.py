@@ -49,7 +49,8 @@ class Decoded(NamedTuple):
 
 
 class Values(Protocol):
-    """All of it raises InvalidInput; ModelFailed where code of the model's own failed."""
+    """Converts values of one type. Every method raises InvalidInput; or ModelFailed, where the
+    model's own code failed."""
 
     def decode(self, value: Any) -> Any:
         """Convert Python objects that were decoded from JSON."""
@@ -191,7 +192,7 @@ class ByPydantic:
         self._failing_fast: Any = None  # made when it is needed
 
     def decode(self, value: Any) -> Any:
-        """As from JSON: a strict model takes a list for a tuple from there only."""
+        """Convert as if from JSON: only from there does a strict model take a list for a tuple."""
         try:
             text = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError):  # it has been decoded already
@@ -342,7 +343,7 @@ def choices_at(schema: Schema, place: str) -> list[Any]:
 
 
 def _resolved(schema: Any, definitions: Schema) -> Schema:
-    """Without its reference; of several kinds, the one that lists values or has parts."""
+    """The schema that a reference means; of several, the one that is a list or has properties."""
     if not isinstance(schema, dict):
         return {}
     if "$ref" in schema:

@@ -104,14 +104,14 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
 
     @property
     def batcher_options(self) -> Mapping[str, Any]:
-        """For the code that makes the batcher; a flag or a file that says more goes first."""
+        """Defaults for the batcher; a flag or a configuration file takes precedence."""
         return {"max_batch_size": self.max_batch_size} if self.max_batch_size > 1 else {}
 
     def expect_batches(self, rows: int) -> None:
         self.max_batch_size = rows
 
     def setup(self, device: str = "") -> None:
-        """For `super().setup(device)` in a user's class."""
+        """Does nothing; lets a user's class call `super().setup(device)`."""
 
     def log(self, key: str, value: Any) -> None:
         """Goes nowhere, as in LitServe without loggers."""
@@ -152,7 +152,7 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
         return method(value, context=context) if name in self._context_takers else method(value)
 
     def _parted(self, items: list[Any]) -> tuple[list[Any], list[Any]]:
-        """What was decoded, and the requests' contexts."""
+        """The decoded values, and the requests' contexts."""
         if not self._context_takers:
             return items, [None] * len(items)
         return [value for value, _ in items], [context for _, context in items]

@@ -38,7 +38,7 @@ def refusing() -> Iterator[None]:
 
 
 def own_refusal(error: Exception) -> HeadwayError | None:
-    """What takes the place of one request's result; None: the error may concern the others, too."""
+    """The error for one request's result; None: the error may concern the other requests, too."""
     return error if isinstance(error, RequestError | Unavailable) else refusal_of(error)
 
 

@@ -37,7 +37,7 @@ _CHANGE_THE_MODEL = ("pissa", "olora", "corda", "loftq")  # its own weights, at 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What is added to one module's product: x·downᵀ·upᵀ. The scale is in `up`."""
+    """The matrices added to one module's product: x·downᵀ·upᵀ. The scale is in `up`."""
 
     down: torch.Tensor  # rank × in, float32
     up: torch.Tensor  # out × rank
@@ -155,7 +155,7 @@ def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
 
 
 def _by_pattern(patterns: Any, module: str, default: Any) -> Any:
-    """As PEFT looks them up: the end of a module's name, or a regular expression of it."""
+    """Look a module up as PEFT does: by the end of its name, or a regular expression of it."""
     for pattern, value in (patterns or {}).items():
         try:
             if re.fullmatch(rf"(.*\.)?({pattern})", module):

@@ -28,7 +28,7 @@ _COMPACT = {"whitespace_flexible": False}  # or a weak model says spaces for eve
 
 
 class Vocabulary(NamedTuple):
-    """What grammars are compiled for."""
+    """The tokens that grammars are compiled for."""
 
     tokenizer: str  # its JSON
     size: int

@@ -25,7 +25,7 @@ class Pieces(Protocol):
 
 
 class Spelling:
-    """One tokenizer's. `new()` for each answer."""
+    """The bytes and texts of one tokenizer's tokens. `new()` for each answer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -98,8 +98,8 @@ class _BytePieces:
 
 
 class _TextPieces:
-    """Where a token's text depends on those before it: both are decoded, and the difference shown.
-    Tokens for single bytes are put together here."""
+    """For tokenizers where a token's text depends on the tokens before it: decodes it with them,
+    and shows the difference. Tokens for single bytes are put together here."""
 
     known: Mapping[int, str] = _NOTHING
 
@@ -127,7 +127,7 @@ class _TextPieces:
         return rest + text
 
     def _shown(self, tokens: list[int]) -> str:
-        """What they add to the text before."""
+        """The text that these tokens add."""
         before, both = self._decode(self._before), self._decode([*self._before, *tokens])
         return both[len(before) :] if both.startswith(before) else both
 

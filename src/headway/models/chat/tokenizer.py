@@ -53,8 +53,8 @@ class ChatTokenizer:
         return found
 
     def encode_chat(self, chat: Traced) -> list[int]:
-        """As transformers encodes it, but for control tokens that the template did not write: these
-        are text. Raises InvalidInput where it cannot be known who wrote one."""
+        """Encode as transformers does, except that only control tokens of the template count as
+        such: others are text. Raises InvalidInput where it cannot be known who wrote one."""
         text = str.__str__(chat)
         encoding = self.plain.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
@@ -115,7 +115,7 @@ class _Shielded:
         self._tokenizer = type(plain).from_str(json.dumps(described))
 
     def _name(self, id_: int) -> str:
-        """All of one length: none is the beginning of another."""
+        """A name for a token. All have one length, so that none is the beginning of another."""
         return self._nonce + "".join(_LETTERS[int(digit)] for digit in f"{id_:010d}")
 
     def encode(self, text: str, own: Sequence[Written]) -> list[int]:
@@ -166,7 +166,8 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 
 def _named_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As transformers finds them: seven that every model may have, and its own (`image_token`)."""
+    """The named tokens, as transformers finds them: seven that every model may have, and the
+    model's own (`image_token`)."""
     extra = config.get("extra_special_tokens")
     found = {
         name: value
@@ -182,7 +183,8 @@ def _content(token: Any) -> str:
 
 
 def _add_tokens(tokenizer: Any, config: Mapping[str, Any], folder: Path) -> None:
-    """Those that only tokenizer_config.json names. Raises ConfigError where they have other ids."""
+    """Add the tokens that only tokenizer_config.json names. Raises ConfigError where their ids
+    differ."""
     from tokenizers import AddedToken
 
     def added(token: Any, **flags: Any) -> Any:

@@ -43,8 +43,8 @@ class EmbeddingVector(numpy.ndarray[Any, Any]):
 
 
 class EmbeddingVectors(Sequence[EmbeddingVector]):
-    """Those of a batch. They cross from the worker as one array; each becomes a vector of its own
-    when it is asked for."""
+    """The vectors of a batch. They come from the worker as one array; each becomes a vector of its
+    own when it is asked for."""
 
     def __init__(self, values: "numpy.ndarray[Any, Any]", tokens: list[int]) -> None:
         self._values = values

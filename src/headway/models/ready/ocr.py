@@ -39,7 +39,7 @@ RAPIDOCR_WEIGHTS = PackagedWeights(
 
 
 class TextLine(TypedDict):
-    """One line of text. The box goes around it from its upper left corner, in pixels (x, y)."""
+    """A line of text. The box goes around it from its upper left corner, in pixels (x, y)."""
 
     text: str
     score: float
@@ -47,7 +47,7 @@ class TextLine(TypedDict):
 
 
 class TextPage(TypedDict):
-    """All that was read, from top to bottom. In v2, `lines` is JSON."""
+    """The text of an image, from top to bottom. In v2, `lines` is JSON."""
 
     text: str
     lines: Annotated[list[TextLine], Tensor("lines", "object", (-1,))]

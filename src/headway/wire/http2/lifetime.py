@@ -198,7 +198,8 @@ class Lifetime(Sending):
     # ---- the clock
 
     def _tick(self) -> None:
-        """Check the deadlines of all calls, so that no call sets a timer of its own."""
+        """Check the time limits of the connection and its calls, so that no call sets a timer of
+        its own."""
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         now, config = self.loop.time(), self._config
         if (self.is_paused or self._is_over) and self._is_stuck(now, config.write_timeout_s):

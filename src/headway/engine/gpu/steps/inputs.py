@@ -21,7 +21,7 @@ class MixedSizes(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """After which a token may be sampled."""
+        """The rows after which a token may be sampled."""
         return self.decodes + self.prompts
 
     def widths(self) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ def sizes_of(step: Step) -> MixedSizes:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInputs:
-    """All int32."""
+    """The inputs of a step on the device. All tensors are int32."""
 
     given: torch.Tensor  # ids; negative: the token that the slot sampled last
     slots: torch.Tensor  # of each token

@@ -101,7 +101,8 @@ class GgufVocabulary:
                 tokenizer.add_tokens([AddedToken(token, normalized=False)])
 
     def frame(self, tokenizer: Any, *, begins: bool) -> None:
-        """What stands before and after each text. `begins`: unless the file says."""
+        """Add the tokens before and after each text. `begins`: the default, if the file does not
+        say."""
         from tokenizers.processors import TemplateProcessing
 
         begins = self._metadata.get("tokenizer.ggml.add_bos_token", begins)

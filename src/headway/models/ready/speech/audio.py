@@ -56,7 +56,7 @@ def _is_known(content: bytes) -> bool:
 
 
 def resample(samples: Samples, rate: int) -> Samples:
-    """From any rate to ours."""
+    """Convert samples from any rate to ours."""
     if not _RATES[0] <= rate <= _RATES[1]:
         raise InvalidInput(f"a sample rate of {rate} Hz; from {_RATES[0]} to {_RATES[1]} is taken")
     if rate == RATE:
@@ -114,7 +114,7 @@ def _check_kind(file: Any) -> None:
 
 
 def _mono_blocks(file: Any, max_s: float) -> Iterator[Samples]:
-    """As long as it is not too much, whatever the file's head says."""
+    """Blocks of samples, up to a limit that holds whatever length the file's header claims."""
     left_frames, left_numbers = max_s * file.samplerate, max_s * _UNPACKED_RATE
     # Not `file.blocks`: that believes the head, and repeats its buffer where a file was cut off.
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):

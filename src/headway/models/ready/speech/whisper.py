@@ -93,7 +93,7 @@ class Whisper(SpeechModel):
 
 
 def _languages_in(path: Path) -> tuple[str, ...]:
-    """Those that the folder names; none: it does not say."""
+    """The languages that the folder names; empty: it names none."""
     settings = read_optional_json(path / "generation_config.json")
     if settings.get("is_multilingual") is False:
         return ("en",)

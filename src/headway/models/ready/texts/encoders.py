@@ -67,7 +67,7 @@ class Encoder(Protocol):
 
     @property
     def device(self) -> str:
-        """Where it runs, or is going to; empty: that is known once it is loaded."""
+        """The device that it runs on, or will; empty: that is known only once it is loaded."""
         ...
 
     def find(self) -> Path:
@@ -75,13 +75,13 @@ class Encoder(Protocol):
         ...
 
     def load(self, texts: ProofTexts | None = None) -> None:
-        """With texts, it proves itself first. Raises ConfigError."""
+        """Load the network; if `texts` are given, prove it first. Raises ConfigError."""
         ...
 
     def files(self) -> list[Path]: ...
 
     def run(self, batch: EncodedBatch, head: Head) -> Array:
-        """One row of float32 for each text."""
+        """A row of float32 for each text."""
         ...
 
 
@@ -238,7 +238,7 @@ class TorchEncoder:
         )
 
     def _prove(self, texts: ProofTexts) -> proof.Together:
-        """In float32 first, where what is wrong is not taken for rounding."""
+        """Prove it in float32 first, where a mistake cannot be taken for rounding."""
         exact: Sequence[Array] | None = None
         found: proof.Together = "any"
         for dtype in dict.fromkeys(("float32", self._dtype)):
@@ -284,7 +284,7 @@ class TorchEncoder:
         return self._forward(batch)
 
     def _forward(self, batch: EncodedBatch) -> Any:
-        """As the library does it."""
+        """Run the network as the library does."""
         torch = self._torch
         ids, mask, types = (torch.as_tensor(each, device=self._device) for each in batch)
         more = {"attention_mask": mask, "token_type_ids": types if self._has_types else None}

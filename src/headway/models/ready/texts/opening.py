@@ -70,7 +70,8 @@ def _check_tensors(path: Path, model: Any, loaded: Any, *, has_head: bool) -> No
 
 
 def _is_pooler(name: str) -> bool:
-    """It makes one vector of the first token's state, and nobody takes that."""
+    """Whether it is the pooler, which makes a vector of the first token's state that nobody
+    uses."""
     return "pooler" in name.split(".")
 
 

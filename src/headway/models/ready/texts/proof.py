@@ -99,7 +99,7 @@ def bounds_of(alone: Sequence[Array], in_float32: Sequence[Array]) -> list[float
 
 
 def tell(together: Together, where: Path) -> Together:
-    """At every start."""
+    """Log at every start whether a text's answer changes with the batch."""
     if together != "any":
         _log.warning(
             "%s: what it gives for a text changes with the batch. It is served %s at a time",

@@ -53,7 +53,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 @dataclass(frozen=True, slots=True)
 class SentenceFolder:
-    """What the folder says beside its network."""
+    """The settings in a folder, beside its network."""
 
     network: Path  # where that is
     pooling: Pooling | None  # None: there is none
@@ -256,7 +256,7 @@ class _Pooled(NamedTuple):
 
 
 def _behind(modules: Sequence[_Module]) -> tuple[_Pooled, list[Step]]:
-    """What follows the network: pooling, then steps over whole vectors."""
+    """The steps after the network: pooling, then steps over whole vectors."""
     pooled, steps = _Pooled(None), list[Step]()
     for index, module in enumerate(modules):
         if index == 0 and module.kind == "Pooling":
@@ -322,7 +322,7 @@ def _check_normalize(folder: Path) -> None:
 
 
 def _tensors(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Exactly these, as float32."""
+    """Exactly these tensors, as float32."""
     file = folder / "model.safetensors"
     if not file.is_file():
         raise ConfigError(f"{file}: there is no such file; pickled weights (*.bin) are not read")

@@ -1,7 +1,6 @@
-"""What models of texts have in common: a text becomes tokens before it is queued, its size is their
-number, and a batch is padded to its longest. Which weights run, and what is made of what they give,
-is for the tasks to say.
-"""
+"""The common part of text models: a text becomes tokens before it is queued, its size is their
+number, and a batch is padded to its longest. The tasks decide which weights run, and what becomes
+of the result."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,11 +90,11 @@ class TextModel(Model[Any, Any]):
 
     @property
     def device(self) -> str:
-        """Where it runs; empty: that is known once it is loaded."""
+        """The device that it runs on; empty: that is known only once it is loaded."""
         return self._encoder.device
 
     def files(self) -> list[Path]:
-        """What it is made of: a warm-up table counts as long as these are the same."""
+        """The model's files: a warm-up table holds as long as these are the same."""
         return self._encoder.files()
 
     def samples(self) -> list[Any]:
@@ -126,7 +125,7 @@ class TextModel(Model[Any, Any]):
         }
 
     def _check_ids(self, ids: Any) -> None:
-        """Those of another tokenizer would mean another text. Raises InvalidInput."""
+        """Refuse ids of another tokenizer, which would mean another text. Raises InvalidInput."""
         if self._prompt:
             raise InvalidInput(
                 f"input 'text': this model puts {self._prompt!r} before every text, which token "
@@ -144,7 +143,8 @@ class TextModel(Model[Any, Any]):
             )
 
     def prepare_many(self, raws: list[Any]) -> Sequence[Any]:
-        """All at once, on every core. Raises where one is odd: they are then looked at singly."""
+        """Prepare all texts at once, on every core. Raises if one is unusual: then each is prepared
+        alone."""
         most = self._max_tokens * _CHARACTERS_PER_TOKEN
         if not all(type(raw) is str and 0 < len(raw) <= most for raw in raws):
             raise InvalidInput("not all are texts of a sane length")
@@ -245,7 +245,7 @@ def _types(tokenizer: Any) -> _Types | None:
 
 
 def _lower_case(tokenizer: Any) -> None:
-    """Before all else, as sentence-transformers has it."""
+    """Make the tokenizer convert to lower case first, as sentence-transformers does."""
     from tokenizers import normalizers
 
     own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
@@ -263,7 +263,7 @@ def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _tokens(ids: Sequence[int]) -> "numpy.ndarray[Any, Any]":
-    """As an array: it is laid out, and sent to a worker's process, in one go."""
+    """The ids as an array, which is padded, and sent to a worker process, in one go."""
     return numpy.array(ids, numpy.int32)
 
 

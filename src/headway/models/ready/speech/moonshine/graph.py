@@ -100,8 +100,8 @@ def _attend_to_blocks(graph: Graph, layer: int, attention: str) -> None:
 
 
 def _attend_to_itself(graph: Graph, layer: int, attention: str) -> None:
-    """As it was, without a transposed and scaled copy of all keys in every step, and without a mask
-    that lets everything pass."""
+    """Compute self-attention as before, but without a transposed and scaled copy of all keys in
+    every step, and without a mask that lets everything pass."""
     _, width = _heads(graph)
     asked, _ = graph.inputs(f"{attention}/Mul_4")
     keys = f"present.{layer}.decoder.key"

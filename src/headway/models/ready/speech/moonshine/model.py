@@ -105,7 +105,7 @@ class Moonshine(SpeechModel):
         )
 
     def files(self) -> list[Path]:
-        """What it is made of: a warm-up table counts as long as these are the same."""
+        """The model's files: a warm-up table holds as long as these are the same."""
         return [self._found / name for name in _FILES]
 
     def samples(self) -> list[list[float]]:
@@ -157,7 +157,8 @@ def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _tokens_in(path: Path) -> Iterator[bytes]:
-    """What each token spells. The file has a length (one byte, or two from 128 on) before each."""
+    """The bytes of each token. In the file, a length (one byte, or two from 128 on) precedes
+    each."""
     try:
         content = path.read_bytes()
     except OSError as error:
