@@ -28,7 +28,7 @@ def check(core: Path = CORE) -> None:
 def _suffix_in(core: Path) -> str | None:
     """The digest of the modules that this Python would import; None: there are none for it."""
     for suffix in EXTENSION_SUFFIXES:
-        if (core / f"items{suffix}").exists():  # it comes first, and goes last
+        if (core / f"items{suffix}").exists():  # made first, and removed last
             return suffix
     return None
 

@@ -1,4 +1,4 @@
-"""Every exception Headway raises. The tree says whose fault it is:
+"""Every exception Headway raises. The classes say who is at fault:
 
 HeadwayError
 ├── ConfigError             the process must not start (exit 2)

@@ -267,7 +267,7 @@ class _Reading:
         self._opening = opening
         self._come: list[ServedPiece] = []
         self._is_woken = True  # the stream has something: what was not put, or its end
-        self._waiter: asyncio.Future[None] | None = None  # while nothing has come
+        self._waiter: asyncio.Future[None] | None = None  # set while there is no piece
         self.finished: Finished | None = None
         self.prompt_tokens = 0
 

@@ -65,7 +65,7 @@ def expected(message: str) -> str:
 
 
 def not_given(path: Path, value: Any) -> str:
-    """The end of such a sentence: what was given instead. A key is not repeated: logs are kept."""
+    """The end of such a sentence: the given value. A key is never shown: logs are kept."""
     return f", not {value!r}" if _HASHES.isdisjoint(path) else ""
 
 

@@ -100,7 +100,7 @@ class Model(Generic[In, Out]):
     # Keywords that a whole batch has in common: items that differ in one never share a batch.
     batch_parameters: ClassVar[Sequence[str]] = ()
     # True: `predict` pads nothing (it takes lists, or packs them itself), so a batch costs what its
-    # items' sizes come to, and lengths may be mixed.
+    # items' sizes add up to, and lengths may be mixed.
     packed: bool = False
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
     # by `predict`; costs are computed with them. Empty: any size.

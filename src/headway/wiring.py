@@ -38,7 +38,7 @@ def asgi(models: Any, *, name: str | None = None, **settings: Any) -> "MountedAp
     """Models as an ASGI application, with every route of `headway serve`; to be mounted in FastAPI
     or Starlette, also under a prefix, or served by any ASGI server.
 
-    `models`: a class, an instance or a function of yours, whatever `headway serve` takes as text,
+    `models`: a class, an instance or a function of yours, a target as for `headway serve`,
     or a mapping of names to those. `settings` are those of a server and of its models.
     """
     for each in sorted(_LISTENING & settings.keys()):

@@ -120,7 +120,7 @@ def _weights_only() -> Iterator[None]:
 
 
 def _refuse_pickles(path: Path) -> None:
-    """Constants that are Python objects are unpickled whatever is set: look before."""
+    """Refuse constants that are Python objects: torch unpickles those with every setting."""
     try:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():

@@ -28,7 +28,7 @@ def announcing(config: Config) -> "Callable[[Addresses, Registry], None]":
             has_keys=bool(keys_of(config)),
             admin_without_key=config.server.admin_without_key,
         )
-        with suppress(OSError):  # a full disk, or nobody who reads it: the server runs all the same
+        with suppress(OSError):  # a full disk, or a closed pipe: the server runs all the same
             print(words, flush=True)
 
     return announce

@@ -290,7 +290,7 @@ def _check_files(source: Path, output: Path) -> None:
     if not source.is_file():
         raise ConfigError(f"{source}: there is no such file")
     if not output.parent.is_dir():
-        raise ConfigError(f"{output}: there is no folder {output.parent}")
+        raise ConfigError(f"{output}: the folder {output.parent} does not exist")
     if output.exists() and output.samefile(source):
         raise ConfigError(f"{output} is the input")
 

@@ -46,7 +46,7 @@ class _Server:
         where = ", ".join(str(each) for each in self._folders)
         _say(f"watching {len(seen)} file{'' if len(seen) == 1 else 's'} in {where}")
         while True:
-            # A group of its own: Ctrl-C comes to us only, and ends it once, not twice.
+            # In a group of its own: only we get Ctrl-C, and end it once, not twice.
             process = subprocess.Popen(self._command, process_group=0)
             try:
                 seen = self._wait_changed(process, seen)

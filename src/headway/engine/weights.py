@@ -14,7 +14,7 @@ from headway.errors import ConfigError
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
-# What quantised weights have beside them, and who has it.
+# Names of tensors that quantised weights have beside them, each with its format.
 _QUANTISED = {
     ".qweight": "GPTQ or AWQ",
     ".qzeros": "GPTQ or AWQ",

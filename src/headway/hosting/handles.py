@@ -299,8 +299,8 @@ def _inherited(
 
 
 def _noting_batch(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with the batch known to whatever it calls. It takes the token that says when
-    nobody waits any more, and hands it on to a method that takes it itself."""
+    """The method, which passes its batch on to the models that it calls. It takes the token that
+    says when nobody waits any more, and hands it on to a method that takes it itself."""
     hands_on = takes_cancel(method)
     wrapped = _wrapped(method, lambda cancel: {CANCEL: cancel} if hands_on else {})
     functools.update_wrapper(wrapped, method)

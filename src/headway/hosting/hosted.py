@@ -280,7 +280,7 @@ class Served(InUse):
     async def predict_many(
         self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
-        # There may be many thousands: nothing is made for each before its turn has come.
+        # There may be many thousands: nothing is allocated for one before its turn.
         one = asks if isinstance(asks, Ask) else None
         each = () if isinstance(asks, Ask) else asks
 
@@ -306,7 +306,7 @@ class Served(InUse):
         started = self.clock()
         deadline_ms = min((ask.deadline_ms or math.inf for ask in asks), default=math.inf)
         fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
-        with self.held():  # most of them come to the queue later
+        with self.held():  # most of them are queued later
             try:
                 return await fan_out.gather(call, range(len(values)), keep_errors=keep_errors)
             except (QueueFull, Shed) as error:
@@ -349,7 +349,7 @@ class Served(InUse):
         if rows <= self.batcher.policy.window_rows:
             outputs = await self._ask_batcher(inputs, ask)
         else:
-            with self.held():  # most of them come to the queue later
+            with self.held():  # most of them are queued later
                 outputs = await self._ask_batcher(inputs, ask)
         return outputs
 
@@ -466,7 +466,7 @@ def _made(
     model: Model[Any, Any] | TensorModel | None,
     make: Callable[[], AnyModel] | None,
 ) -> tuple[Model[Any, Any] | TensorModel, Callable[[], AnyModel] | None]:
-    """The model, and how a worker makes another; None: a given one is all there is."""
+    """The model, and how a worker makes another; None: only the given one can be used."""
     if model is None:
         make = make or functools.partial(catalogue.build, config.target, config.options)
         made = make()

@@ -289,7 +289,7 @@ class Registry:
         return sorted({*self._models, *kept})
 
     def adapters(self) -> dict[str, str]:
-        """Names that answer like models, each with the model whose adapter it is."""
+        """The adapters' names, which can be called like models, each with its model's name."""
         found: dict[str, str] = {}
         for name, model in sorted(self._models.items()):
             for each in getattr(model, "adapter_names", tuple)():
@@ -321,7 +321,7 @@ class Registry:
 
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
         """The model that answers now. None: it loads when it is asked for, so ask `wait_ready`.
-        Raises why there is none."""
+        Raises the reason if there is none."""
         model = self.find_loaded(name, version)
         if model is None:
             model = self._adapted(name)

@@ -122,7 +122,7 @@ def in_cache(cache_dir: Path, name: str, files: Sequence[Path]) -> Path:
 
 
 def _stamps(files: Sequence[Path]) -> list[list[Any]]:
-    """Unchanged stamps stand for unchanged files: weights need not be read to know them."""
+    """The files' stamps. Unchanged stamps mean unchanged files, so weights need not be read."""
     stamps = []
     for file in files:
         stat = file.stat()

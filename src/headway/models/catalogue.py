@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 DEFAULT = "minilm"
 # Of a model on the hub: what is served from its folder, and never a pickle.
 _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "model.onnx")
-CHAT = "chat"  # its weights come by `headway models get chat`, not by pip: so it is no Entry
+CHAT = "chat"  # `headway models get chat` fetches its weights, not pip: so it is no Entry
 
 
 @functools.cache
@@ -186,7 +186,7 @@ def _onnx_maker(path: Path) -> Callable[..., AnyModel]:
 
         file = path
         if weights is not None:
-            # Weights beyond 2 GB lie beside the file, under its name and some ending.
+            # Weights above 2 GB are beside the file, under its name with a suffix.
             file = find_weights(weights, patterns=[f"{path.as_posix()}*"]) / path
         return OnnxModel(file, device=device, threads=threads)
 

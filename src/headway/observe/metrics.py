@@ -1,6 +1,6 @@
 """`Metrics`: what a process's batchers do, as a page for Prometheus.
 
-Everything is recorded where the batchers live, whatever their models run in. So one page is whole,
+Everything is recorded in the batchers' process, wherever their models run. So one page is whole,
 and the pages of several front ends add up: they hold sums and histograms, no percentiles.
 """
 
@@ -28,7 +28,7 @@ from headway.observe.recorder import MetricsRecorder
 from headway.observe.triton import RequestFigures, TritonCounters
 from headway.runtime.events import Event, Observer, Stopped
 
-_MOST_RETIRED = 16  # versions that are gone, and may come back; beyond, the oldest is forgotten
+_MOST_RETIRED = 16  # versions that were unloaded and may return; of more, the oldest is forgotten
 
 
 class Now(Protocol):

@@ -1,4 +1,4 @@
-"""The output file: whole lines only, in order, whatever kills the process and whenever.
+"""The output file: it has only whole lines, in order, even if the process is killed at any moment.
 
 The file itself shows how far it got: its last whole line has a number, and a torn line is cut off.
 A note beside it says what made it, so that no file is continued with another model or another

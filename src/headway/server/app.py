@@ -44,7 +44,7 @@ class _Template(NamedTuple):
 
 
 class App:
-    """Finds the handler of a request and turns whatever it does into an answer."""
+    """Finds the handler of a request and turns its result or error into an answer."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class App:
         room: BodyRoom | None = None,
         keys: KeyRing | None = None,
     ) -> None:
-        """`room`: for what packed bodies unpack to; None: as much as there is. `keys`: those that
+        """`room`: for unpacked bodies; None: no limit. `keys`: those that
         callers have; None: no caller needs one."""
         self._keys = keys
         self._max_body_bytes = max_body_bytes
@@ -123,7 +123,7 @@ class App:
 
     @property
     def routes(self) -> list[Route]:
-        """Every row that there is."""
+        """Every route."""
         tables = (*self._exact.values(), *(each.routes for each in self._templates))
         return [route for routes in tables for route in routes.values()]
 
@@ -204,7 +204,7 @@ class App:
         return new.routes
 
     def _find(self, request: Request) -> Found | Response:
-        """Its route, or why there is none."""
+        """The request's route, or the reason why there is none."""
         allowed = self._look_up(request)
         if isinstance(allowed, Found):
             return allowed

@@ -8,7 +8,7 @@ import msgspec
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
 
-# Connections that come after the change have these; the others are built in at start.
+# New connections use these after the change; other settings are fixed at the start.
 LIVE = frozenset(
     [
         *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),

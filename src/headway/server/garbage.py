@@ -1,6 +1,6 @@
 """Keeps the garbage collector's pauses short.
 
-A full collection looks at every object there is: with all that is imported, 20 ms and more, in
+A full collection visits every object: with all imported modules, 20 ms and more, in
 which no request is read. What was there when the server was ready stays for good, so collections
 leave it out, until a model is unloaded: its remains must be found.
 """

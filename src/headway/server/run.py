@@ -244,7 +244,7 @@ def make_app(
     if observing is not None and observing.page is not None:
         rows += observing.page.routes()
     for row in rows:
-        # The direct way goes past the gate: the app checks the key, the call counts.
+        # The direct path bypasses the gate: the app checks the key, and the call counts.
         handler = decoding(row)
         app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:

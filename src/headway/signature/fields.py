@@ -25,7 +25,7 @@ class Field:
     tensor: Tensor
     hint: Any = None  # None: not known
     key: str | None = None  # the field of a record; None: the whole value
-    values: Values | None = None  # of one row; None: an array, or whatever came
+    values: Values | None = None  # of one row; None: an array, or any value
 
     @classmethod
     def of(cls, tensor: Tensor, hint: Any = None, key: str | None = None) -> "Field":

@@ -120,5 +120,5 @@ def spelled(hint: Any) -> str:
 
 
 def get(row: Any, key: str) -> Any:
-    """A record's field, whatever the record is."""
+    """A field of any kind of record."""
     return row[key] if isinstance(row, Mapping) else getattr(row, key)

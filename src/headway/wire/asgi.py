@@ -59,7 +59,7 @@ class AsgiApp:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 answering.result()
-        finally:  # the client has left, or the server cancels us: nothing stays behind
+        finally:  # also if the client has left, or the server cancels us
             for task in (answering, leaving):
                 task.cancel()
             await asyncio.wait((answering, leaving))
@@ -146,7 +146,7 @@ def _request_of(scope: Scope) -> Request:
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         headers[name] = headers[name] + b", " + value if name in headers else value
-    raw = scope.get("raw_path")  # as sent: only there can %2F be told from /
+    raw = scope.get("raw_path")  # as sent: only this distinguishes %2F from /
     path = raw.decode("latin-1").partition("?")[0] if raw else quote(scope["path"])
     return Request(
         scope["method"],

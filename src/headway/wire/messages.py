@@ -35,7 +35,7 @@ class Request:
         self.body = body
         self.id = request_id
         self.client = ""  # the address that it came from, or its network
-        self.caller: Any = None  # who asks; the application finds it
+        self.caller: Any = None  # set by the application, once it knows
         self.max_json_bytes = sys.maxsize  # of JSON in its body; the application sets it
 
 
@@ -103,7 +103,7 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None: ...
 
 
-# Of server-sent events: each goes out when it comes. (nginx collects an answer's parts otherwise.)
+# For server-sent events: tells nginx to send each one at once instead of collecting them.
 EVENT_HEADERS: Headers = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
 
 

@@ -69,7 +69,7 @@ class Port(Generic[C]):
     # ---- the connections call
 
     def _take(self, connection: C, address: str) -> str | None:
-        """Why there is no room for it; None: there is; "": not even for an answer."""
+        """Why there is no room for it; None: there is room; "": not even for an answer."""
         client = client_of(address)
         most = self._config.max_connections
         most_of_one = self._config.max_connections_per_address

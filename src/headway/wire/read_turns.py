@@ -12,7 +12,7 @@ class ReadTurns:
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
-        self._is_due = False  # `_run` comes with the next turn
+        self._is_due = False  # `_run` is scheduled for the next turn
 
     def wait(self, read_on: Callable[[], object]) -> None:
         self._waiting.append(read_on)

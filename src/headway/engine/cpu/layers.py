@@ -97,7 +97,7 @@ class LayersAtOnce:
     ) -> None:
         """`width`: of the rows that the layers take and give."""
         self._run = kernels.run_layers
-        self._parts = layers  # whose memory is pointed to
+        self._parts = layers  # kept, because kernels have pointers to their memory
         self._pointing: _Pointing | None = None
         self._epsilon = epsilon
         self._kv_heads, self._features = shape.kv_heads, shape.head_size

@@ -41,7 +41,7 @@ _MEANING = {
     "position_bias": "a bias by position",
     "is_causal": "looking ahead",
 }
-# Without effect whatever they are: queries and keys are rotated already.
+# Without effect in any form: queries and keys are rotated already.
 _UNUSED = {"position_ids", "cache_position", "position_embeddings", "deterministic"}
 
 

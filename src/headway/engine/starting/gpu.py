@@ -51,7 +51,7 @@ def start_on_gpu(
     decoder = GpuDecoder(spec, tensors, dtype=dtype, device="cuda", max_context=context)
     if options.quantization == "fp8":
         decoder.quantise()
-        torch.cuda.empty_cache()  # what the weights were goes to the cache
+        torch.cuda.empty_cache()  # so that the cache can use what loading needed
     adapters = _adapters(options, spec, dtype)  # before the cache: it takes what is left
     step_tokens = max(options.step_tokens, _STEP_TOKENS)
     block_bytes = decoder.shape.block_bytes(_BLOCK_SIZE, dtype)

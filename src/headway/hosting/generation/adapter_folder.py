@@ -39,7 +39,7 @@ class AdapterFolder:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
-        """Returns when all that lies there has been loaded. Raises ConfigError."""
+        """Returns when all adapters in the folder have been loaded. Raises ConfigError."""
         if not self._folder.is_dir():
             raise ConfigError(f"{self._folder} is not a folder", field="adapter_folder")
         await self.look()

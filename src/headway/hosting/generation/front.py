@@ -165,7 +165,7 @@ class Front:
         with suppress(RuntimeError):  # the loop is closed, and with it every caller's connection
             self._loop.call_soon_threadsafe(function)
 
-    # ---- what comes back
+    # ---- the engine's outputs
 
     def report(self, outputs: Sequence[SequenceOutput]) -> None:
         """Deliver the new tokens of all sequences of a step. May be called from any thread."""

@@ -7,7 +7,7 @@
         1/model.onnx      a version: a numbered folder
         2/model.onnx
 
-Nothing outside the repository is read, whatever a name or a symbolic link says.
+Nothing outside the repository is read, even if a name or a symbolic link points there.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class Repository:
         self._settings = settings or {}
 
     def scan(self) -> dict[str, ModelFolder]:
-        """Every model there is. A folder without a version or a model's file is none."""
+        """Every model. A folder without a version or a model's file is not one."""
         try:
             names = sorted(os.listdir(self._root))
         except OSError as error:
@@ -71,7 +71,7 @@ class Repository:
         return {name: model for name in names if (model := self.find(name)) is not None}
 
     def check(self) -> None:
-        """Raise ConfigError where there is something, but nothing that looks like a model."""
+        """Raise ConfigError if the repository has files, but nothing that looks like a model."""
         if not self.scan() and os.listdir(self._root):
             raise ConfigError(
                 f"{self._root} has no models: a folder for each is expected, in it a folder for "

@@ -118,8 +118,8 @@ class ModelKeeper:
         self._tell()
 
     async def load(self) -> None:
-        """Load what there is now, and answer when it serves, or raise why not. What has died is
-        replaced."""
+        """Load the model as it is now; dead workers are replaced. Returns when it is ready, or
+        raises the reason why it is not."""
         await self.refresh()
         if self.is_gone:
             raise unknown_model(self.name, "", self._registry.names())
@@ -146,7 +146,7 @@ class ModelKeeper:
         self.show(await run_in_thread(self._look))
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """The keys' tenants share by these, in every copy there is."""
+        """Share between the keys' tenants by `weights`, in every version."""
         for served in self._served.values():
             served.weigh(weights)
 

@@ -30,7 +30,7 @@ class WheelWeights:
     file_sha256: str
     size_mb: int
     licence: str
-    defaults: Mapping[str, float]  # of sampling, for callers who say nothing else
+    defaults: Mapping[str, float]  # sampling options for requests that set none
 
     @property
     def requirement(self) -> str:

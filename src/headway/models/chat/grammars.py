@@ -32,7 +32,7 @@ class Vocabulary(NamedTuple):
 
     tokenizer: str  # its JSON
     size: int
-    ends: tuple[int, ...]  # what may come when the text is complete
+    ends: tuple[int, ...]  # tokens that may follow a complete text
 
 
 def grammar_of_schema(schema: Any, field: str) -> str:

@@ -1,6 +1,6 @@
 """Chat templates: programs that come with a model, run where they can reach nothing, and not long.
 
-They run in jinja2's immutable sandbox, whatever they are; no request brings one. What they render
+They all run in jinja2's immutable sandbox; no request brings one. What they render
 keeps who wrote each character: the template's own code and literals, or the caller.
 """
 
@@ -169,7 +169,7 @@ def _own(text: str) -> str:
 
 
 def _generation_tag() -> Any:
-    """`{% generation %}` marks what an assistant said, for training: here its body is all of it."""
+    """`{% generation %}` marks the assistant's text, for training; here only its body counts."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 

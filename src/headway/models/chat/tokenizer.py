@@ -1,7 +1,7 @@
 """A model's tokenizer, as its folder describes it: `tokenizer.json`, and what
 `tokenizer_config.json` says beside it.
 
-It encodes rendered chats so that a caller's text is never a control token, whatever it spells.
+It encodes rendered chats so that a caller's text never becomes a control token.
 """
 
 import json
@@ -132,7 +132,7 @@ class _Shielded:
         ids: list[int] = self._tokenizer.encode("".join(parts), add_special_tokens=False).ids
         wanted = [each.id for each in own if each.id in self._counted]
         if [id_ for id_ in ids if id_ in self._counted] != wanted:
-            raise InvalidInput("messages: their text cannot be told from the template's own tokens")
+            raise InvalidInput("messages: their text looks the same as the template's own tokens")
         return ids
 
 

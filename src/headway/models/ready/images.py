@@ -89,7 +89,7 @@ def opened(raw: bytes, *, side: int | None, max_pixels: int) -> "Pillow.Image":
         raise _unreadable("none of these begins so") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large("it has far more pixels than a photograph", max_pixels) from error
-    except Exception as error:  # whatever a decoder says of bytes that it does not like
+    except Exception as error:  # decoders raise all kinds of errors for bad bytes
         raise _unreadable(str(error)) from error
 
 

@@ -1,7 +1,7 @@
 """Reading text in images, with RapidOCR: networks of PaddlePaddle that find lines, their direction
 and their characters, on onnxruntime. They come in its package, and are checked before they load.
 
-An image is read on its own whatever batch it is in: its lines are of its own sizes, and on a CPU
+Each image of a batch is read on its own: its lines have their own sizes, and on a CPU
 more of them at once are no faster.
 """
 

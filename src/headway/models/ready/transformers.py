@@ -205,7 +205,7 @@ class _Folder:
         """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
         positions = self.settings.get("max_position_embeddings") or 0
         if self.settings.get("model_type") in _ROBERTA and positions > 0:
-            positions -= (self.settings.get("pad_token_id") or 1) + 1  # begin behind the padding's
+            positions -= (self.settings.get("pad_token_id") or 1) + 1  # begin after the padding's
         tokenizer = read_optional_json(self._network / "tokenizer_config.json")
         longest = tokenizer.get("model_max_length")
         if not isinstance(longest, int | float | type(None)):

@@ -22,7 +22,7 @@ class Entry:
     task: str
     summary: str
     model: str  # its class, as module:name
-    packaged: str  # its weights (`PackagedWeights`), likewise
+    packaged: str  # its weights (`PackagedWeights`), written the same way
     install: str  # all that must be installed for it, as pip takes it
 
     def maker(self) -> Callable[..., Any]:

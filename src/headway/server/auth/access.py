@@ -26,7 +26,7 @@ _METHODS = {
     "RepositoryIndex": Access.READ,
     "SystemSharedMemoryStatus": Access.READ,
     "CudaSharedMemoryStatus": Access.READ,
-    "TraceSetting": Access.READ,  # these two change nothing, whatever they are sent
+    "TraceSetting": Access.READ,  # these two never change anything
     "LogSettings": Access.READ,
     "ModelInfer": Access.INFER,
     "ModelStreamInfer": Access.INFER,

@@ -22,7 +22,7 @@ Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # at the top
 _MISSING = re.compile(r"Object missing required field `(\w+)`")  # at the top
-SMALL_BYTES = 128 * 2**10  # decoded in the event loop: a few milliseconds, whatever is in it
+SMALL_BYTES = 128 * 2**10  # decoded in the event loop: that takes a few milliseconds at most
 MAX_VALUES = 2**20  # of a larger one; each becomes an object
 _SEPARATORS = b",[{"  # as many as there are values, and those inside texts
 
@@ -79,7 +79,7 @@ async def decode_fields(
     *,
     default: bytes = b"",
 ) -> Fields:
-    """An object of fields. Null is absence, whatever the field, and 2.0 is 2.
+    """The fields of a JSON object. Null counts as absent for every field, and 2.0 as 2.
 
     Raises InvalidInput, naming the field.
     """

@@ -5,7 +5,7 @@ not there; with any other it is refused by its name.
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-# By field: its values, or a type whose every value is one. Null is absence, whatever the field.
+# By field: its values, or a type whose every value is one. Null counts as absent for every field.
 Neutral: TypeAlias = Mapping[str, tuple[Any, ...] | type]
 
 

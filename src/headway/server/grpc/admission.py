@@ -11,7 +11,7 @@ from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.grpc.calls import SERVICE, Calls
 from headway.wire.http2.status import CallRefusal
 
-# Of a path and the metadata; the caller, or why there is none.
+# Called with a path and the metadata; returns the caller, or the reason why there is none.
 Admit: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Caller | CallRefusal]
 _PREFIX = f"/{SERVICE.full_name}/"
 

@@ -21,14 +21,14 @@ from headway.wire.http2.method import Method
 from headway.wire.http2.status import Aborted, CallRefusal, Status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
+MOST_BYTES = 2**31 - 1  # gRPC's own limit for a message, which no setting raises
 _MOST_ID = 128  # characters of a caller's own id, as on HTTP
 Run: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
 Wrapper: TypeAlias = Callable[[Run, str], Run]  # of a method and its path
 
 
 class TooLarge(NamedTuple):
-    """Stands where a message would be. (gRPC turns whatever its reader raises into UNKNOWN.)"""
+    """Takes the place of a message. (gRPC turns every error of its reader into UNKNOWN.)"""
 
     size_bytes: int
     limit_bytes: int

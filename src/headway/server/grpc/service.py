@@ -90,7 +90,7 @@ class Methods:
             served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
         if messages.is_large(request):
-            with served.held():  # its items come to the queue later
+            with served.held():  # its items are queued later
                 ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
                 decoded, spent_s = await self._decode_in_thread(asked)
                 return await self._infer(served, decoded, ask.after(spent_s), context)

@@ -18,7 +18,7 @@ from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.inbox import framed
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
-_REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
+_REQUEST_BYTES = 2**11  # counted for each request's task
 _WANTS_END = "triton_enable_empty_final_response"
 
 
@@ -53,7 +53,7 @@ class Streams:
     """The open ones."""
 
     def __init__(self, service: Answers, calls: Calls, room: BodyRoom | None = None) -> None:
-        """`room`: for the requests that have been read; None: as much as there is."""
+        """`room`: for the requests that have been read; None: no limit."""
         self._service = service
         self._calls = calls
         self._room = room
@@ -152,7 +152,7 @@ class _Stream:
             async for chunk in stream:
                 await self._write(stream_message(encode(chunk), is_final=False))
                 if isinstance(stream, ServedStream):
-                    # The rest as they come, without a task's turn for each.
+                    # Write the other pieces as they come, without a task's turn for each.
                     sink = self._context.sink()
                     rest = ToSink(stream, frame_of, sink)
                     try:

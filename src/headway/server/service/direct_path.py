@@ -2,7 +2,7 @@
 `/v1/predict`,
 without a task and without a future.
 
-Each protocol brings a codec for such requests. Whatever is not exactly that goes the general way
+Each protocol brings a codec for such requests. Every other request goes the general way
 (`inference.py`), which also says what is wrong.
 """
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Schema: TypeAlias = dict[str, Any]
-# One white pixel as PNG in base64: an example for whatever takes bytes, images above all.
+# One white pixel as PNG in base64: an example for models that take bytes, most of all images.
 IMAGE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
 )

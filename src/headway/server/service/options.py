@@ -30,7 +30,7 @@ MAX_PARAMETERS = 1024  # of one request; each is looked at in the event loop
 _HEADERS = frozenset(
     f"{OWN}{name}" for name in ("adapter", "explain", "priority", "tenant", "timeout-ms")
 )
-_FOR_EVER_US = 10**15  # thirty years: whatever is longer is a number no clock can be added to
+_FOR_EVER_US = 10**15  # thirty years; a clock's time plus a much longer one overflows
 _NO = frozenset(["", "0", "false", "no", "off"])
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
     "high": "high",

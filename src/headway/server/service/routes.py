@@ -82,7 +82,7 @@ class Route(NamedTuple):
     access: Access = Access.ADMIN
     errors: Errors = Errors.TEXT
     direct: DirectHandler | None = None
-    is_direct: IsDirect | None = None  # None: whatever the headers
+    is_direct: IsDirect | None = None  # None: any headers will do
     may_compress: bool = False  # answers, on request
     # What `/openapi.json` and `docs/reference/http.md` say of it.
     summary: str = ""

@@ -26,7 +26,7 @@ class Link(Protocol):
     """The part of a connection that an exchange needs."""
 
     client: str
-    is_last: bool  # no request comes after this one
+    is_last: bool  # no request follows this one
     writes: Writes  # of streams
 
     def on_answered(self, *, keep_alive: bool) -> None: ...

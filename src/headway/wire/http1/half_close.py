@@ -12,7 +12,7 @@ from typing import Any
 
 _STATE_AND_UNACKED = struct.Struct("=B23xI")  # of Linux's tcp_info
 _TCP_CLOSE = 7
-CHECKS_S = (0.01, 0.05, 0.25, 1.0, 5.0)  # when to ask again, while nothing has come back yet
+CHECKS_S = (0.01, 0.05, 0.25, 1.0, 5.0)  # when to check again, while there is no reply
 
 
 class Peer(Enum):

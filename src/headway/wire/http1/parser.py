@@ -67,7 +67,7 @@ class RequestParser:
         self._room = room
         self.http = httptools.HttpRequestParser(self)
         self.phase = Phase.NOTHING
-        self.partial = Phase.NOTHING  # of a request that did not come in one read: where it is
+        self.partial = Phase.NOTHING  # the part being read, if one read was not enough
         self.begins_to_wait = False  # such a phase has begun with the last read
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
@@ -250,7 +250,7 @@ class RequestParser:
         return self.headers[name] + b", " + value
 
     def _note_partial(self, size: int) -> None:
-        """A request that did not fit in one read: from here on there is a scale."""
+        """A request that did not fit in one read: from here on its sizes are counted."""
         if self.partial is not self.phase:
             self.partial = self.phase
             self.begins_to_wait = True

@@ -26,7 +26,7 @@ class Budget:
         self.left: float = capacity
 
     def is_spent(self, cost: int, now: float) -> bool:
-        """Pay `cost`. Whether it was more than there is."""
+        """Pay `cost`. Returns whether it was more than the budget had."""
         self.left -= cost
         if self.left >= 0:
             return False

@@ -16,7 +16,7 @@ from headway.wire.messages import Pending
 
 OPEN_BYTES = 16 * 2**10  # of a message of a method that needs no key: it is a name at most
 WINDOW = 2**20  # bytes that a stream may send ahead of its reader
-CALL_BYTES = 2**12  # counted for a call that waits for its request, whatever it has sent
+CALL_BYTES = 2**12  # counted for each call that waits for the rest of its request
 _RETRY_AFTER: Metadata = (("retry-after", "1"),)
 _UNPACK_IN_THREAD = 2**9  # bytes; what is smaller unpacks to half a megabyte at most
 

@@ -57,12 +57,12 @@ class Connection(Lifetime):
         self.limit_bytes = limit_bytes
         self.peer = ""
         self.unpacking = owner.unpacking
-        self._preface = frames.PREFACE  # what of it has not come
+        self._preface = frames.PREFACE  # the part that has not been received
         self._buffer = owner.buffer
         self._reader = frames.FrameReader()
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)
         self._partial: _Partial | None = None
-        self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
+        self._unread: list[bytes] | None = None  # received while older data waits; None: none waits
         self._is_stopped = False  # the transport reads nothing
         self._owed = 0  # bytes received and not yet given back
 

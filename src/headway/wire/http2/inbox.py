@@ -46,7 +46,7 @@ class MessageInbox:
         self._size()
 
     def clear(self) -> None:
-        """Free the bytes now, even if something still refers to this object."""
+        """Free the bytes now, even if this object is still referred to."""
         self._data = bytearray()
 
     def take(self) -> GrpcMessage | None:

@@ -43,7 +43,7 @@ class Owner(Protocol):
         ...
 
     def opened(self, connection: "Lifetime", address: str) -> bool:
-        """Whether there is room for it, from that host."""
+        """Whether there is room for one more connection from that host."""
         ...
 
     def closed(self, connection: "Lifetime") -> None: ...
@@ -66,9 +66,9 @@ class Lifetime(Sending):
         self._client = ""  # its address; until connected
         self._open_calls = 0  # those that need no key
         self._highest_id = 0
-        self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
+        self._only: int | None = frames.SETTINGS  # the only kind of frame allowed now
         self._is_last = False  # no call after those that have begun
-        self._is_over = False  # what still comes in is thrown away
+        self._is_over = False  # received data is thrown away
         self._heard_at = self._only_since = 0.0
         self._pinged_at = 0.0
         limits = (
@@ -180,7 +180,7 @@ class Lifetime(Sending):
         self._transport.write(frames.goaway(self._highest_id, code, message))
         if self._transport.can_write_eof():
             # Closing on unread bytes makes the kernel reset the connection, and the peer would
-            # never see the reason: stay a while and throw away what comes.
+            # never see the reason: stay a while, and throw away received data.
             self._transport.write_eof()
             if self._timer is not None:
                 self._timer.cancel()

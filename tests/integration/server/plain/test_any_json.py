@@ -469,7 +469,7 @@ async def test_a_route_of_another_server_that_is_not_served_names_what_is(stack:
             assert instead in error["message"]
         for path, instead in [("/generate", "/v1/completions"), ("/healthz", "/health")]:
             told = (await http.post(path, json="a")).json()["error"]
-            assert f"instead there is {instead}." in told
+            assert f"is not served here; use {instead}. " in told
 
 
 @pytest.mark.parametrize("path", ["/v1/predict/model", "/embed", "/predict"])

@@ -27,7 +27,7 @@ class Groups(NamedTuple):
 class Matrices(NamedTuple):
     """The matrices of one layer's product, for the adapters in all slots."""
 
-    down: torch.Tensor  # slots × pieces · rank × inner; the slots may lie apart
+    down: torch.Tensor  # slots × pieces · rank × inner; there may be gaps between slots
     up: torch.Tensor  # slots × width × rank
     ends: tuple[int, ...]  # of the pieces, in columns: each has its own ranks
 

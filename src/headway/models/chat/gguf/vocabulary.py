@@ -8,7 +8,7 @@ from typing import Any
 from headway.models.chat.gguf.metadata import Metadata
 from headway.models.chat.gguf.splitting import SPLITTINGS, Splitting
 
-# Tokens that end an answer whatever the file says of them, as llama.cpp has it.
+# Tokens that end an answer even if the file does not say so, as in llama.cpp.
 _ENDS = frozenset(
     [
         *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),

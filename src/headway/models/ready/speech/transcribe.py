@@ -53,7 +53,7 @@ class Heard:
 
 
 class Transcript(str):
-    """The text, and when which part of it was said."""
+    """The text, and the times of its parts."""
 
     duration_s: float
     language: str  # empty: not known

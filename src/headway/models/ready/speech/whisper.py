@@ -1,7 +1,7 @@
 """Speech recognition with folders of Whisper's family, as transformers saves them.
 
 Weights are read from safetensors only, code in the folder is never run, and nothing is downloaded.
-Whisper hears windows of 30 seconds, whatever is in them: so every part costs the encoder the same,
+Whisper hears windows of 30 seconds, even if they are silent: every part costs its encoder the same,
 and a batch needs no masks.
 """
 

@@ -63,7 +63,7 @@ def _filled(array: Array, full: int, value: int) -> Array:
 class Encoder(Protocol):
     """Weights in a folder, and what runs them."""
 
-    packs: bool  # it computes no padding: a batch costs what its tokens come to
+    packs: bool  # computes no padding: a batch costs as much as its tokens
 
     @property
     def device(self) -> str:

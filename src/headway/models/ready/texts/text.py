@@ -81,7 +81,7 @@ class TextModel(Model[Any, Any]):
         for length in sorted([*known, known[len(known) // 2]]):  # two are of one length
             own = rng.integers(0, self._vocabulary, length - frame).tolist()
             if len(own) > 1:
-                own[len(own) // 2] = self._pad_id  # which a text may spell
+                own[len(own) // 2] = self._pad_id  # a text may contain it
             texts.append(self._batch([[*self._first, *own, *self._last]]))
         return ProofTexts(texts, self._pad_id, self._vocabulary)
 

@@ -57,7 +57,7 @@ class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
     NEUTRAL: ClassVar[Neutral] = CHAT
 
     messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None  # goes before max_tokens, its older name
+    max_completion_tokens: int | None = None  # overrides max_tokens, its older name
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
 

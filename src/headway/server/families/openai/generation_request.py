@@ -35,7 +35,7 @@ _UNSUPPORTED = {
 
 # Fields that clients of OpenAI's routes send out of habit, with the values that change nothing.
 GENERATING: Neutral = {
-    # For the operator of OpenAI's server: nothing of these comes back to the caller.
+    # For the operator of OpenAI's server: they change nothing in the answer.
     **dict.fromkeys(("prompt_cache_key", "safety_identifier", "user"), str),
     "metadata": dict,
     "prompt_cache_retention": ("in_memory", "in-memory", "24h"),

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A prompt as it is, or a chat's messages through the template."""
 
-    model: str | None = None  # absent: the only one there is
+    model: str | None = None  # absent: the only model
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None  # of a prompt; a chat's are its template's
@@ -36,7 +36,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    model: str | None = None  # absent: the only one there is
+    model: str | None = None  # absent: the only model
     tokens: list[int]
 
 

@@ -60,7 +60,7 @@ def media_type_of(content: bytes) -> str:
 
 
 async def encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
-    """A result as JSON, whatever its size. Raises ModelFailed."""
+    """A result of any size as JSON. Raises ModelFailed."""
     try:
         return await encode_json(result, hook)
     except NOT_JSON as error:

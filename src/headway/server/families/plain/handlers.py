@@ -77,9 +77,9 @@ class Plain:
         parameters = _parameters(request.query)
         if is_upload(request, served):
             ask = ask_of(parameters, request)
-            with served.held():  # it comes to the queue later
+            with served.held():  # it is queued later
                 return await _answer(request, served, await read_upload(request, served), ask)
-        with served.held():  # its items come to the queue later
+        with served.held():  # its items are queued later
             value = await decode_value(request, hint=_FILES_HINT)
             ask = ask_of(parameters, request)
             if served.items_mean != "one" and _is_batch(value):
@@ -93,7 +93,7 @@ class Plain:
                 raise
 
     async def predict_batch(self, request: Request, model: str) -> Answer:
-        """The same body for every model, whatever its values look like."""
+        """The same body for every model and every type of value."""
         served = await find_or_wake(self._inference, request, model)
         parameters = _parameters(request.query)
         with served.held():

@@ -143,7 +143,7 @@ class V2:
         signature = self._inference.signature_of(served)
         decode: DecodeRequest = partial(codec.decode, body, length, signature=signature)
         if codec.is_large(body, length, signature):
-            with served.held():  # its items come to the queue later
+            with served.held():  # its items are queued later
                 limit_s = timeout_s(request.headers)
                 asked, spent_s = await self._inference.decode_in_thread(
                     decode, request.caller, limit_s

@@ -50,7 +50,7 @@ class Body(msgspec.Struct, frozen=True):
 
 async def parse(request: Request, model: ServedModel, *, streams: bool = False) -> Body:
     """A model of one input gets that key's value (or `text_input`), another gets all of its inputs.
-    What is left are parameters, wherever they stand: as Triton has it."""
+    All other fields are parameters, wherever they are: as in Triton."""
     try:
         keys = await decode_json(request, dict[str, Any])
         beside = keys.get("parameters")

@@ -91,7 +91,7 @@ class MoonshineDecoder:
 
 
 class _Batch:
-    """The parts whose texts are being written, each in one row."""
+    """The parts that are being transcribed, each in one row."""
 
     def __init__(
         self, frames: Sequence[int], *, heard: dict[str, Array], own: Mapping[str, Array]

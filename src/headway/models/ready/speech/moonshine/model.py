@@ -45,7 +45,7 @@ MOONSHINE_WEIGHTS = PackagedWeights(
     licence="MIT",
 )
 _FILES = ("encoder_model.ort", "decoder_model_merged.ort", "tokenizer.bin")
-_TOKENS_PER_S = 6.5  # nobody speaks faster; a decoder that goes round in circles is stopped
+_TOKENS_PER_S = 6.5  # nobody speaks faster: this stops a decoder that repeats itself
 _LEAST = RATE // 2  # samples; silence is added to less
 _FRAME = 384  # samples
 _MOST_FRAMES = 20_480  # in one decoding, with those that fill blocks: keys and values of 550 MB
@@ -109,7 +109,7 @@ class Moonshine(SpeechModel):
         return [self._found / name for name in _FILES]
 
     def samples(self) -> list[list[float]]:
-        """Real speech where there is some: how long a text is decides what a clip costs."""
+        """Real speech if there is a sample: a clip's cost depends on the length of its text."""
         if self._voice is None:
             return super().samples()
         with wave.open(str(self._voice)) as file:
