@@ -1,5 +1,5 @@
-"""JSON files that come with models, and the cache: where what was fetched, made or proved once is
-kept for the next start."""
+"""Reads JSON files that come with models, and keeps the cache of what was fetched, made or
+proved."""
 
 import contextlib
 import hashlib

@@ -49,9 +49,9 @@ class Cancel:
 class ModelHandle(Generic[In, Out]):
     """Another model of the same server, for a model that lists it in `uses`.
 
-    What it is given is queued and batched as if a client had sent it, with the deadline, the
-    priority and the tenant of the request that is being answered, and is withdrawn when nobody
-    waits for that any more. In a test, any object with these methods takes its place.
+    Its values are queued and batched as if a client had sent them, with the deadline, the priority
+    and the tenant of the request that is being answered; a call is withdrawn when nobody waits for
+    that request any more. In a test, any object with these methods takes its place.
     """
 
     name: str

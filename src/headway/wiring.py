@@ -161,7 +161,7 @@ class MountedApplication:
         await self._started()
 
     async def stop(self) -> None:
-        """Finish what has begun, and release the models."""
+        """Finish running requests, and release the models."""
         life, self._life = self._life, None
         if life is not None and life.loop is asyncio.get_running_loop():
             life.stopping.set()

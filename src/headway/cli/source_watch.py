@@ -31,7 +31,7 @@ def run(arguments: Sequence[str], folders: Iterable[Path]) -> int:
 
 
 class _Server:
-    """One process after the other."""
+    """Runs a server process; on a change, another one after it."""
 
     def __init__(self, arguments: Sequence[str], folders: list[Path]) -> None:
         self._command = [sys.executable, "-m", "headway", *arguments]
@@ -56,7 +56,8 @@ class _Server:
                 return code
 
     def _wait_changed(self, process: "subprocess.Popen[bytes]", seen: Seen) -> Seen:
-        """Until the files differ, and two looks in a row agree: none is read half written."""
+        """Wait until the files differ and two looks in a row agree, so that none is read half
+        written."""
         has_ended = False
         last = seen
         while not self._stopping.wait(_LOOK_EVERY_S):

@@ -135,7 +135,8 @@ class ClientCall:
 
 
 class Attempts:
-    """A call until it is answered or given up. The caller tells the time, sends and waits."""
+    """The attempts of one call, until it is answered or given up. The caller sends, waits and
+    passes the time in."""
 
     def __init__(self, call: ClientCall, retries: Retries, timeout_s: float, now: float) -> None:
         self._call = call

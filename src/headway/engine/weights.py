@@ -162,7 +162,7 @@ def _check_tied(folder: Path) -> None:
 
 
 def _plain(name: str) -> str:
-    """As a model with its head names it; one that was saved without has no "model." before it."""
+    """The name in a model with a head; one that was saved without has no "model." before it."""
     return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
 
 
@@ -173,7 +173,7 @@ def _more(names: list[str]) -> str:
 def random_tensors(
     spec: LlamaSpec, *, dtype: torch.dtype, device: str
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """What a folder of Llama's kind would hold, drawn at random where it is used: nothing is
+    """The tensors of a folder of Llama's kind, drawn at random where they are used: nothing is
     written, read or copied."""
     for name, shape in spec.tensors():
         tensor = torch.empty(shape, dtype=dtype, device=device)

@@ -212,8 +212,8 @@ class Handle(ModelHandle[Any, Any]):
                 )
 
     def _from_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for it in a thread of the model's. It is withdrawn when nobody waits for the batch
-        any more, and the thread goes on with Closed."""
+        """Wait for the call in a thread of the model's. If nobody waits for the batch any more, the
+        call is withdrawn and the thread gets Closed."""
         if _is_running(self._loop):
             call.close()
             raise RuntimeError(f"in the event loop: await self.models[{self.name!r}](…)")
@@ -363,7 +363,7 @@ def _steps(steps: Iterator[Any], batch: BatchCancel | None) -> Iterator[Any]:
 
 
 async def _unless_left(call: Coroutine[Any, Any, Any], batch: BatchCancel | None) -> Any:
-    """Ends when nobody waits for the batch any more: so do the calls that it waits for."""
+    """Ends once nobody waits for the batch any more; then its own calls end as well."""
     if batch is None:
         return await call
     loop = asyncio.get_running_loop()

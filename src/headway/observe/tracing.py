@@ -114,7 +114,7 @@ class Tracing:
 
 
 def traceparent(span: Any) -> dict[str, str]:
-    """The headers that tell the other side where this span is."""
+    """The headers that pass this span on to the other side."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context=trace.set_span_in_context(span, context.Context()))
     return carrier

@@ -106,7 +106,7 @@ class _Ahead:
         return bool(self._tasks)
 
     async def wait_next(self) -> list[_Made]:
-        """The next one's answer, and those of the ones behind it that are there already."""
+        """The next answer, and those after it that are complete already."""
         await asyncio.wait([self._tasks[0]])
         made = []
         while self._tasks and self._tasks[0].done():

@@ -72,5 +72,5 @@ class GarbagePauses:
 
 
 def is_frozen() -> bool:
-    """Does this process leave out what it has imported?"""
+    """Whether this process excludes its imported objects from collections."""
     return gc.get_freeze_count() > _IMMORTAL

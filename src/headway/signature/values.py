@@ -240,7 +240,7 @@ class ByPydantic:
 
 
 class FirstOf:
-    """A union that msgspec cannot tell apart: its members in order."""
+    """A union that msgspec cannot resolve: its members are tried in order."""
 
     def __init__(self, choices: Sequence[Values], hint: Any, name: str) -> None:
         self._choices, self._hint, self._name = choices, hint, name
@@ -287,7 +287,7 @@ def _told(name: str, error: Exception) -> HeadwayError:
 
 
 def _custom_kinds(info: Any) -> list[Any]:
-    """The classes that msgspec leaves to its hook, wherever they stand."""
+    """The classes within a hint that msgspec leaves to its hook."""
     found: list[Any] = []
     seen: set[int] = set()
     waiting = [info]

@@ -51,8 +51,8 @@ class Port(Generic[C]):
         return self._listener.port
 
     async def _stop(self, finish: Callable[[C], None], drain_s: float) -> None:
-        """Accept nothing, have connections finish what has begun, cut the rest at the deadline. A
-        second call may shorten it."""
+        """Accept no more connections, let them finish their requests, close the remaining ones at
+        the deadline. A second call may shorten that."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -102,7 +102,7 @@ def _adapters(options: EngineOptions, spec: LlamaSpec, dtype: torch.dtype) -> De
 
 
 def _room(options: EngineOptions, spec: LlamaSpec, step_tokens: int, dtype: torch.dtype) -> int:
-    """Bytes for the cache: what was asked for, or what is left beside weights and a step."""
+    """The bytes for the cache: those asked for, or those that weights and a step leave free."""
     if options.kv_cache_gib is not None:
         return int(options.kv_cache_gib * _GIB)
     torch.cuda.empty_cache()  # single matrices that were packed

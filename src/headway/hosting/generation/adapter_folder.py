@@ -1,5 +1,5 @@
-"""A folder of adapters, looked at every few seconds: what comes is loaded, what changes is loaded
-again, what goes is unloaded. Adapters that were loaded in another way are left alone."""
+"""Watches a folder of adapters, every few seconds: loads new ones, reloads changed ones, and
+unloads removed ones. Adapters that were loaded in another way are left alone."""
 
 import asyncio
 import logging
@@ -53,7 +53,7 @@ class AdapterFolder:
             await asyncio.wait([self._task])
 
     async def look(self) -> None:
-        """Act on what has changed since the last look."""
+        """Load and unload according to the changes since the last look."""
         try:
             found = await run_in_thread(_scan, self._folder)
         except OSError as error:

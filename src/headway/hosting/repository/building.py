@@ -108,7 +108,7 @@ def _module(path: Path, module_name: str) -> ModuleType:
 
 
 def forget_module(model: Any) -> None:
-    """A version that has gone leaves no module behind."""
+    """Remove the module of a version that was unloaded."""
     editions.forget(model)
     name = type(model).__module__
     if name.startswith("headway_models."):

@@ -404,8 +404,7 @@ class ModelKeeper:
         self._tell()
 
     async def _ended(self, served: ManagedModel, ending: Awaitable[None]) -> bool:
-        """Wait for the end of a version that nobody can find any more. Its errors do not stop
-        others."""
+        """Wait for the end of a version that no request can find. Its errors do not stop others."""
         try:
             try:
                 await ending

@@ -100,8 +100,8 @@ def _is_templates(chat: Traced, token: Written) -> bool:
 
 
 class _Shielded:
-    """The same tokenizer, in which control tokens have names that nobody can spell: they are found
-    where these were put, and nowhere else."""
+    """The same tokenizer with secret names for control tokens: they are recognised where these were
+    written, and nowhere else."""
 
     def __init__(self, plain: Any, control: frozenset[int]) -> None:
         self._nonce = "".join(secrets.choice(_LETTERS) for _ in range(32))

@@ -39,8 +39,8 @@ def hash_of(key: str) -> str:
 
 
 class Caller:
-    """The key that sent a request, and what it has used. The request carries it; on a server
-    without keys it carries None."""
+    """The key that sent a request, and its usage. The request carries it; on a server without keys
+    it carries None."""
 
     __slots__ = ("allowance", "key", "plain")
 

@@ -67,7 +67,7 @@ class Calls:
         self._idle.set()
 
     def methods(self, service: object, gate: Gate) -> dict[str, Method]:
-        """Every method that the .proto names, by its path, behind its gate."""
+        """Every method of the .proto by its path, behind its gate."""
         found, streaming = {}, streaming_of(SERVICE)
         for method in SERVICE.methods:
             access = access_of_method(method.name)

@@ -1,6 +1,9 @@
-"""The commonest `ModelInfer`: one row of each input, raw, without options, for a model of
-fixed. Whatever is not exactly that is None here, and goes the general way, which also says what is
-wrong. Both ways give the same arrays and the same message."""
+"""The commonest `ModelInfer`: one row of each input, raw, without options, for a model of fixed
+shapes.
+
+Every other request is None here, and goes the general way, which also says what is wrong. Both ways
+give the same arrays and the same message.
+"""
 
 import math
 from collections.abc import Mapping

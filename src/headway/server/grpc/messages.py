@@ -1,5 +1,5 @@
-"""Inference messages to named arrays and back, as `families/v2/codec.py` does for JSON;
-everything behind that is the codec's, so that both refuse the same things in the same words."""
+"""Converts inference messages to named arrays and back, as `families/v2/codec.py` does for JSON.
+The codec does all further checks, so that both refuse the same things in the same words."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The gRPC server: tells its health, and stops without losing an answer."""
+"""The gRPC server: reports its health, and stops without losing an answer."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ class GrpcServer:
             self._running.wire.change(config)
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Accept nothing, finish what has begun, cancel the rest at the deadline."""
+        """Accept no more calls, finish running ones, cancel the remaining ones at the deadline."""
         running, self._running = self._running, None
         if running is not None:
             await running.stop(self._config.drain_s if drain_s is None else drain_s)

@@ -41,7 +41,7 @@ class Answers(Protocol):
     """The part of the service that streams need. All methods may raise."""
 
     async def streams(self, asked: InferCall) -> bool:
-        """Wakes the model: only one that is there can tell."""
+        """Whether the model streams. Loads it if necessary: only a loaded model knows."""
         ...
 
     async def answer(self, asked: InferCall) -> bytes: ...
@@ -60,7 +60,7 @@ class Streams:
         self._readers: set[asyncio.Task[None]] = set()
 
     def finish(self) -> None:
-        """Read no more; answer what has been read."""
+        """Read no more requests; answer those that have been read."""
         for reader in self._readers:
             reader.cancel()
 

@@ -135,7 +135,7 @@ class Pumping:
 
 
 class ToSink(Pumping):
-    """Writes what comes as events, as long as the sink has room."""
+    """Writes the chunks as events, as long as the sink has room."""
 
     __slots__ = ("_event_of", "_is_clear", "_is_held_up", "_out", "_sink")
 

@@ -1,9 +1,9 @@
 """The one service behind the v2 protocol, over HTTP and gRPC: find or wake a model, decode, submit,
 encode.
 
-Both translate: their handlers find out what is asked in their own words and call this. The
-commonest request takes a shorter way: see `direct.py`. Routes over values (`/v1/predict`, OpenAI's)
-find models here, and ask them on their own.
+The handlers of both translate a request into this service's terms and call it. The commonest
+request takes a shorter way: see `direct.py`. Routes over values (`/v1/predict`, OpenAI's) find
+models here, and call them on their own.
 """
 
 import time
@@ -76,8 +76,8 @@ class Inference:
     async def wake(
         self, caller: Caller | None, name: str, version: str, deadline_ms: float | None
     ) -> tuple[ServedModel, float | None]:
-        """A model that loads on request, once it is there, and what is left of the caller's time:
-        the wait is part of it."""
+        """Wait until a model that loads on request is ready. Returns it and the rest of the
+        caller's time."""
         started = time.monotonic()
         timeout_s = None if deadline_ms is None else deadline_ms / 1e3
         served = await self.models.wait_ready(caller, name, version, timeout_s=timeout_s)

@@ -40,8 +40,8 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 
 
 def ask_of(parameters: Mapping[str, Scalar], request: Request) -> Ask:
-    """A parameter goes before a header; of two timeouts the shorter counts. The tenant is the
-    key's, where there are keys, whatever the request says."""
+    """A parameter overrides a header; of two time limits the shorter counts. On a server with keys,
+    the tenant is always the key's."""
     headers, caller = request.headers, request.caller
     if not parameters and type(headers) is WireHeaders and not has_own(headers.raw):
         return PLAIN if caller is None else caller.plain

@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.turns.wait(self._read_on)
 
     def _read_on(self) -> None:
-        """A piece of what has been read, or the next read."""
+        """Parse a piece of the data that was read, or read on."""
         self._is_queued = False
         if self._unparsed is not None and not self._is_held_up:
             self._unparsed = self._parse_piece(self._unparsed) or None

@@ -1,7 +1,7 @@
-"""A client that has ended its sending: has it left, or does it still read?
+"""Finds out whether a client that has stopped sending has left, or still reads.
 
-Both look alike until something is sent to them: the kernel of one that has left answers with a
-reset. So something harmless is sent, and the kernel is asked what came back.
+That shows only when something is sent: the kernel of a client that has left answers with a reset.
+So something harmless is sent, and the kernel is asked for the reply.
 """
 
 import os

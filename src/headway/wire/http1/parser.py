@@ -1,5 +1,5 @@
-"""Bytes to requests, by httptools, within the limits of a head and a body. It knows no transport
-and no clock: what it has read is handed to a listener, what is wrong is raised."""
+"""Parses bytes into requests with httptools, within the limits for a head and a body. It knows no
+transport and no clock: requests are handed to a listener, mistakes are raised."""
 
 import re
 from collections.abc import Sequence
@@ -228,8 +228,8 @@ class RequestParser:
         raise error.__context__
 
     def _parse_without_upgrade(self, rest: memoryview) -> None:
-        """The parser stops behind such a head and leaves the body out. RFC 9110 lets a server
-        answer as if nothing had been asked for: so that is parsed."""
+        """The parser stops after a head that asks for an upgrade, and leaves the body out. RFC 9110
+        lets a server ignore the upgrade, so the request is parsed again without it."""
         self._is_upgrade = False
         http = self.http
         head = wire.head_without_upgrade(

@@ -141,7 +141,7 @@ class Connection(Lifetime):
         return True
 
     def _go_on(self, found: Iterator[Frame]) -> None:
-        """More frames of a read; then what came meanwhile."""
+        """Handle more frames of one read, then the data received meanwhile."""
         self._heard_at = self.loop.time()
         if not self._is_over and not self._handle(found):
             self._wait_turn(found)

@@ -77,7 +77,8 @@ class MixedInputs:
         self._entries: list[tuple[int, int, int]] = []  # blocks that join a table
 
     def write(self, host: torch.Tensor, sizes: MixedSizes) -> tuple[int, int]:
-        """How many numbers there are now, and how many entries of tables behind the parts."""
+        """Write the step's numbers. Returns their count, and that of the table entries after the
+        parts."""
         parts = DeviceInputs(*(each.numpy() for each in _parts(inputs_at(host, sizes))))
         self._write_decodes(parts)
         self._write_prompts(parts)

@@ -114,7 +114,7 @@ def _check_kind(file: Any) -> None:
 
 
 def _mono_blocks(file: Any, max_s: float) -> Iterator[Samples]:
-    """Blocks of samples, up to a limit that holds whatever length the file's header claims."""
+    """Blocks of samples, up to a limit: the length in the file's header is not trusted."""
     left_frames, left_numbers = max_s * file.samplerate, max_s * _UNPACKED_RATE
     # Not `file.blocks`: that believes the head, and repeats its buffer where a file was cut off.
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):

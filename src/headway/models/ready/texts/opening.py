@@ -70,8 +70,7 @@ def _check_tensors(path: Path, model: Any, loaded: Any, *, has_head: bool) -> No
 
 
 def _is_pooler(name: str) -> bool:
-    """Whether it is the pooler, which makes a vector of the first token's state that nobody
-    uses."""
+    """Whether it is the pooler: its vector of the first token's state is not used."""
     return "pooler" in name.split(".")
 
 
@@ -139,7 +138,7 @@ def check_tokenizer(path: Path) -> None:
 
 
 def _added(tokenizer: Any) -> set[tuple[object, ...]]:
-    """The tokens that a text may spell, each with how it is looked for."""
+    """The tokens that a text may contain as such, each with the way to find it."""
     return {
         (each.content, number, each.single_word, each.lstrip, each.rstrip, each.normalized)
         for number, each in tokenizer.get_added_tokens_decoder().items()

@@ -1,7 +1,7 @@
 """The commonest request of the plain route, compiled for one model: JSON, one value, no options.
 
-Whatever is not exactly that (a batch, an upload, a mistake) is None here, and goes the general way,
-which also says what is wrong. Both ways give the same values and the same bytes.
+Every other request (a batch, an upload, a mistake) is None here, and goes the general way, which
+also says what is wrong. Both ways give the same values and the same bytes.
 """
 
 import math
@@ -52,7 +52,7 @@ def plain_codec(served: ServedModel) -> DirectCodec[bytes] | None:
 
 
 def _is_json(side: Side, served: ServedModel) -> bool:
-    """Whether an answer is JSON, whatever it is: a file would go out as it is."""
+    """Whether an answer is always JSON: a file would be sent as it is."""
     kinds = alternatives(plain(side.hint))
     is_known = all(known(kind) is not None and not is_file(kind) for kind in kinds)
     return is_known and not served.media_type

@@ -3,7 +3,7 @@
 `POST /v1/predict/{model}` with `3.0`, `"text"` or `{…}` answers the result. A file, a text or a
 form is a value, too; streams are answered as server-sent events. `{"items": […]}` is answered by
 `{"results": […]}`, each a result or `{"error": …}`, unless that object may be a value of the model;
-`/v1/predict/{model}/batch` takes it for every model. Parameters for the model stand in the query:
+`/v1/predict/{model}/batch` takes it for every model. Parameters for the model are in the query:
 `?language=de`.
 """
 

@@ -1,8 +1,8 @@
 """The commonest v2 request, compiled for one model: JSON, one row of each input, no options.
 
-msgspec decodes and checks it in one go against types made from the signature. Whatever is not
-exactly that (binary, more rows, parameters, chosen outputs, a mistake) is None here, and goes the
-general way, which also says what is wrong. Both ways give the same arrays and the same bytes.
+msgspec decodes and checks it in one go against types made from the signature. Every other request
+(binary, more rows, parameters, chosen outputs, a mistake) is None here, and goes the general way,
+which also says what is wrong. Both ways give the same arrays and the same bytes.
 """
 
 import math

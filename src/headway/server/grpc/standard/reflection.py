@@ -1,5 +1,5 @@
-"""Server reflection: the services there are, and the files that describe them. Needs no key: it
-tells what every Headway tells, and no model's name."""
+"""Server reflection: the services, and the files that describe them. Needs no key: it shows the
+same on every Headway server, and no model's name."""
 
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
