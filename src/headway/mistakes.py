@@ -76,7 +76,7 @@ def _value_in_words(message: str, path: Path, given: Any, kind: Struct) -> str:
     if " matching regex " in message:
         if path[-1:] == ["hash"]:
             return "a hash as `headway keys new` prints it is expected (sha256:…)"
-        return f"{value!r} is no name: letters, digits and, after the first, _ . - are expected"
+        return f"{value!r} is not a name: letters, digits and, after the first, _ . - are expected"
     if message.startswith("Expected `array`, got `object`") and path == ["models"]:
         return 'each model is a table of its own: [[models]], with name = "…" and target = "…"'
     if _EXPECTED.fullmatch(message) is None:

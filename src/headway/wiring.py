@@ -298,7 +298,7 @@ def _entry(
 
     if targets.maker_of(found, where) is None:
         raise ConfigError(
-            f"{name}: {found!r} is no model: neither a class nor an instance of headway.Model or "
+            f"{name}: {found!r} is not a model: neither a class nor an instance of headway.Model or "
             "headway.TensorModel, nor a function, nor a text that `headway serve` takes"
         )
     if not _is_found_at(where, found):

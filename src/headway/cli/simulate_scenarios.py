@@ -42,7 +42,7 @@ class Composing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """The results at one load."""
+    """A scenario at one load."""
 
     scenario: Scenario
     load: float | None

@@ -217,7 +217,7 @@ def result_of(answer: ClientAnswer, returns: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=returns)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the answer is not what `returns` says: {error}") from error
+        raise InvalidInput(f"the answer is not of the type `returns`: {error}") from error
 
 
 def results_of(body: bytes, returns: Any) -> list[Any]:

@@ -157,7 +157,7 @@ def _contradiction(text: Config) -> str | None:
     parameters, scaling = text.get("rope_parameters"), text.get("rope_scaling")
     for name, rope in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         if rope is not None and not isinstance(rope, Mapping):
-            return f"{name} is no object"
+            return f"{name} is not an object"
     if parameters and scaling and dict(parameters) != dict(scaling):
         return "rope_parameters and rope_scaling say different things"
     theta = text.get("rope_theta")

@@ -95,7 +95,7 @@ def _files(folder: Path) -> Mapping[Path, set[str] | None]:
         for name, file in named.items():
             files[folder / file].add(name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{index}: is no index of tensors: {error!r}") from error
+        raise ConfigError(f"{index} is not an index of tensors: {error!r}") from error
     if single.exists() and single not in files:
         raise ConfigError(f"{folder}: has {_SINGLE}, and {_INDEX} names other files: which is it?")
     outside = [file for file in files if file.parent != folder]

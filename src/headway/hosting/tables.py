@@ -87,7 +87,7 @@ class TableStore:
             OverflowError,  # and numbers that are no times
             ConfigError,
         ) as error:
-            _log.warning("%s is no warm-up table: %r; the model is measured again", place, error)
+            _log.warning("%s is not a warm-up table: %r; the model is measured again", place, error)
             return None
 
     def _circumstances(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def _no_model(target: str) -> ConfigError:
     if target.startswith((".", "/", "~")) or target.endswith("/"):
         return ConfigError(f"there is no file or folder {target}{maybe}")
     return ConfigError(
-        f"{target!r} is no model{maybe or '.'} A model is a file (.py, .onnx, .pt2, .gguf), a "
+        f"{target!r} is not a model{maybe or '.'} A model is a file (.py, .onnx, .pt2, .gguf), a "
         "class or function (module:name, file.py:name), a folder, owner/name on the Hugging Face "
         f"hub, or one of {', '.join(names)} (`headway models` describes them)"
     )

@@ -81,7 +81,7 @@ class _Copies:
         if options:
             kind = type(self.instance).__name__
             raise ConfigError(
-                f"{self.where} is a {kind} that is made already, and takes no options; write them "
+                f"{self.where} is a finished {kind} and takes no options; write them "
                 f"where it is made, or serve the class {kind}",
                 field="options",
             )

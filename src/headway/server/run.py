@@ -196,7 +196,7 @@ class Reloader:
         self._keeper.change(self.config.server)
         if has_keys:
             if not keys:
-                _log.error("there is no key any more: every call that needs one is refused")
+                _log.error("no keys are left: every call that needs one is refused")
             self._change_keys(keys)
 
     def _change_keys(self, keys: Sequence[KeyConfig]) -> None:

@@ -145,7 +145,7 @@ class Field:
         if isinstance(row, str):
             return row if is_text else row.encode()
         if not isinstance(row, bytes):
-            raise InvalidInput(f"{called(self.name)} row {index} is no text but {row!r:.40}")
+            raise InvalidInput(f"{called(self.name)} row {index} is not a text but {row!r:.40}")
         if not is_text:
             return row
         try:
@@ -190,4 +190,4 @@ def _encoded_text(text: Any) -> bytes:
         return text.encode()
     if isinstance(text, bytes):
         return text
-    raise TypeError(f"{text!r:.40} is no text")
+    raise TypeError(f"{text!r:.40} is not a text")

@@ -170,7 +170,7 @@ def image_of(value: Any) -> Any:
     try:
         image = pillow.open(io.BytesIO(value), formats=IMAGE_FORMATS)
     except pillow.UnidentifiedImageError as error:  # its words are an object's address
-        raise ValueError(f"it is no image of a kind that is read: {_FORMATS}") from error
+        raise ValueError(f"it is not an image in a known format: {_FORMATS}") from error
     except Exception as error:  # Pillow's many: a broken one, one that is too large
         raise ValueError(f"no image that Pillow can read: {error}") from error
     pixels = image.width * image.height

@@ -259,7 +259,7 @@ class FirstOf:
             except InvalidInput as error:
                 reasons.append(str(error))
         raise InvalidInput(
-            f"{called(self._name)}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
+            f"{called(self._name)}: it is not one of {spelled(self._hint)}: {'; or '.join(reasons)}"
         )
 
     def read(self, text: bytes) -> Any:

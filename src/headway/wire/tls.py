@@ -34,7 +34,7 @@ class Certificates:
             self._stamp, self._contexts = self._load()
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{' '.join(self._paths)}: {_said(error)}", field="tls_cert"
+                f"{' '.join(self._paths)}: {_reason(error)}", field="tls_cert"
             ) from error
         self._refused: Stamp | None = None  # the files that did not fit
 
@@ -54,7 +54,7 @@ class Certificates:
                 self._refused = stamp  # until it is known to be good
                 self._stamp, self._contexts = self._load()
             except (OSError, ssl.SSLError) as error:
-                _log.error("the old certificate stays: %s", _said(error))
+                _log.error("the old certificate stays: %s", _reason(error))
                 return False
             self._refused = None
             _log.info("the certificate has changed: new connections get the new one")
@@ -90,7 +90,7 @@ def _no_password() -> str:
     raise ssl.SSLError("the private key is encrypted; Headway needs it unencrypted")
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return (
         getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
     ).strip()

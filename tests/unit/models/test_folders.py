@@ -262,7 +262,11 @@ def test_vectors_are_cut_and_texts_put_into_lower_case_where_that_is_said(tmp_pa
 @pytest.mark.parametrize(
     ("file", "fields", "says"),
     [
-        ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode 'median' is none of"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "median"},
+            "pooling_mode 'median' is not one of",
+        ),
         ("1_Pooling/config.json", {"attention": True}, "attention = true is not served"),
         ("1_Pooling/config.json", {"embedding_dimension": 7}, "the network gives 4 numbers"),
         ("sentence_bert_config.json", {"query_length": 32}, "query_length = 32 is not served"),

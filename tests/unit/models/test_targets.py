@@ -145,7 +145,7 @@ def test_a_refusal_says_what_is_there(folder: Path, target: str, message: str) -
 
 
 def test_an_instance_takes_no_options(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"options: .*:loud is a Shout that is made already"):
+    with pytest.raises(ConfigError, match=r"options: .*:loud is a finished Shout"):
         build(str(folder / "instance_shout.py:loud"), {"mark": "?"})
 
 

@@ -138,7 +138,7 @@ class TransformersDecoder:
         except Exception as error:
             kind = type(self._model).__name__
             raise ConfigError(
-                f"{self.folder}: {kind} does not run on a packed row with attention of ours: "
+                f"{self.folder}: {kind} does not run on a packed row with our attention: "
                 f"{type(error).__name__}: {error}"
             ) from error
         return observer

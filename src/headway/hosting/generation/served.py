@@ -364,7 +364,7 @@ class ServedGenerator(InUse):
         return False
 
     def withdraw(self, call: DirectCall) -> None:
-        raise AssertionError("nothing goes the direct way")
+        raise AssertionError("no request of it takes the direct path")
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         seconds = self.clock() - started

@@ -209,7 +209,7 @@ class _Folder:
         tokenizer = read_optional_json(self._network / "tokenizer_config.json")
         longest = tokenizer.get("model_max_length")
         if not isinstance(longest, int | float | type(None)):
-            raise ConfigError(f"{self.path}: model_max_length = {longest!r} is no number of tokens")
+            raise ConfigError(f"{self.path}: model_max_length = {longest!r} is not a number")
         limits = (asked, self.sentences.max_tokens, positions if positions > 0 else None, longest)
         return int(min(limit for limit in limits if limit))
 

@@ -259,7 +259,7 @@ async def test_a_wrong_upload_is_told(stack: str) -> None:
             (
                 "sizes",
                 {"content": b"no", "headers": {"Content-Type": "image/png"}},
-                "it is no image of a kind that is read: JPEG, PNG, WEBP, GIF, BMP",
+                "it is not an image in a known format: JPEG, PNG, WEBP, GIF, BMP",
             ),
             ("sizes", {"content": b"\x89PNG"}, "Content-Type: image/png"),
             ("sizes", {"files": {"a": png(), "b": png()}}, "takes one Image; the form has 2 parts"),

@@ -62,14 +62,16 @@ class GgufVocabulary:
     def _list(self, key: str) -> list[Any]:
         found = self._metadata.need(f"tokenizer.ggml.{key}")
         if not isinstance(found, list) or (key != "tokens" and len(found) < len(self.tokens)):
-            raise self._metadata.refusal(f"tokenizer.ggml.{key} is no list of one for each token")
+            raise self._metadata.refusal(f"tokenizer.ggml.{key} has not one entry for each token")
         return found
 
     def _id(self, name: str, default: int | None = None) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"
         found = self._metadata.get(key, default)
         if found is not None and not (isinstance(found, int) and 0 <= found < len(self.tokens)):
-            raise self._metadata.refusal(f"{key} = {found!r} is none of {len(self.tokens)} tokens")
+            raise self._metadata.refusal(
+                f"{key} = {found!r} is not one of {len(self.tokens)} tokens"
+            )
         return found
 
     def _end_ids(self) -> set[int]:
@@ -110,7 +112,9 @@ class GgufVocabulary:
         names = [name for name, is_used in (("bos_token", begins), ("eos_token", ends)) if is_used]
         for name in names:
             if name not in self.named:
-                raise self._metadata.refusal(f"tokenizer.ggml.add_{name}, and there is none")
+                raise self._metadata.refusal(
+                    f"tokenizer.ggml.add_{name}, but there is no such token"
+                )
         if names:
             spelled = {name: self.tokens[self.named[name]] for name in names}
             parts = [spelled.get("bos_token"), "$A", spelled.get("eos_token")]
@@ -177,7 +181,7 @@ class _Pieces:
         metadata = self._metadata = vocabulary.metadata
         self._scores: Sequence[float] = metadata.need("tokenizer.ggml.scores")
         if len(self._scores) != len(vocabulary.tokens):
-            raise metadata.refusal("tokenizer.ggml.scores is no list of one for each token")
+            raise metadata.refusal("tokenizer.ggml.scores has not one entry for each token")
         metadata.only("tokenizer.ggml.remove_extra_whitespaces", False)
         metadata.only("tokenizer.ggml.pre", "default")
         self._has_prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)

@@ -38,14 +38,14 @@ def read_audio(content: bytes, *, max_s: float) -> Samples:
     if not content:
         raise InvalidInput("the audio file is empty")
     if not _is_known(content):
-        raise InvalidInput(f"this is no audio that can be read ({KINDS})")
+        raise InvalidInput(f"this is not readable audio ({KINDS})")
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             _check_kind(file)
             blocks = _mono_blocks(file, max_s)
             samples = numpy.concatenate(list(_resampled(soxr, blocks, file.samplerate)))
     except soundfile.LibsndfileError as error:
-        raise InvalidInput(f"this is no audio that can be read ({KINDS}): {error}") from error
+        raise InvalidInput(f"this is not readable audio ({KINDS}): {error}") from error
     return check_samples(samples, max_s=max_s)
 
 

@@ -183,7 +183,7 @@ class TorchEncoder:
         packs: bool = False,
     ) -> None:
         if dtype not in ("", "float32", *packed.SHORT_DTYPES):
-            raise ConfigError(f"{dtype!r} is none of float32, bfloat16, float16", field="dtype")
+            raise ConfigError(f"{dtype!r} is not one of float32, bfloat16, float16", field="dtype")
         self.packs = packs
         self._device = device
         self._dtype = dtype or "float32"

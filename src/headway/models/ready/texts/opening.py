@@ -103,7 +103,7 @@ def takes_types(path: Path) -> bool:
     file = path / "tokenizer_config.json"
     names = read_optional_json(file).get("model_input_names")
     if not isinstance(names, list | type(None)):
-        raise ConfigError(f"{file}: model_input_names = {names!r} is no list")
+        raise ConfigError(f"{file}: model_input_names = {names!r} is not a list")
     return names is None or "token_type_ids" in names
 
 

@@ -102,7 +102,7 @@ def tell(together: Together, where: Path) -> Together:
     """Log at every start whether a text's answer changes with the batch."""
     if together != "any":
         _log.warning(
-            "%s: what it gives for a text changes with the batch. It is served %s at a time",
+            "%s: its result for a text changes with the batch, so it is served %s at a time",
             where,
             together,
         )

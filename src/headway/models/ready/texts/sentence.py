@@ -173,7 +173,7 @@ def _default_prompt(path: Path, overall: Mapping[str, Any], prompts: Mapping[str
     name = overall.get("default_prompt_name")
     if name is not None and name not in prompts:
         file = path / "config_sentence_transformers.json"
-        raise ConfigError(f"{file}: default_prompt_name {name!r} is none of its prompts")
+        raise ConfigError(f"{file}: default_prompt_name {name!r} is not one of its prompts")
     return prompts.get(name, "") if name else ""
 
 
@@ -242,7 +242,7 @@ def _module(path: Path, entry: Mapping[str, Any]) -> _Module:
     fields.expect("kwargs", [], {})
     fields.end("idx", "name")
     if not kind.startswith("sentence_transformers."):
-        raise ConfigError(f"{fields.file}: {kind} is code of its own, which is never run")
+        raise ConfigError(f"{fields.file}: {kind} is custom code, which is never run")
     folder = path / place
     if not folder.resolve().is_relative_to(path.resolve()):
         raise ConfigError(f"{fields.file}: {place} is outside of the folder")
@@ -285,7 +285,9 @@ def _pooling(folder: Path) -> _Pooled:
     modes = tuple(found) if isinstance(found, list | tuple) else (found,)
     for mode in modes:
         if not isinstance(mode, str) or mode not in POOLINGS:
-            raise ConfigError(f"{fields.file}: pooling_mode {mode!r} is none of {list(POOLINGS)}")
+            raise ConfigError(
+                f"{fields.file}: pooling_mode {mode!r} is not one of {list(POOLINGS)}"
+            )
     includes_prompt = bool(fields.take("include_prompt", True))
     fields.end()
     return _Pooled(Pooling(modes), includes_prompt, width)

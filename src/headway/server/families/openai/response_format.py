@@ -30,7 +30,7 @@ def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
     field = "response_format"
     kind = given.get("type")
     if kind not in _KINDS:
-        raise InvalidInput(f"{field}.type: {kind!r:.40} is none of {', '.join(_KINDS)}")
+        raise InvalidInput(f"{field}.type: {kind!r:.40} is not one of {', '.join(_KINDS)}")
     known = {"type", "json_schema"} if kind == "json_schema" else {"type"}
     for name in given.keys() - known:
         raise InvalidInput(f"{field}.{name}: there is no such field")
