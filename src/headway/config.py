@@ -290,8 +290,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cache_dir: Annotated[
         str,
         _doc(
-            "folder for warm-up tables that cannot be stored beside their model; absent: headway in "
-            "$XDG_CACHE_HOME or ~/.cache"
+            "folder for warm-up tables that cannot be stored beside their model; absent: headway "
+            "in $XDG_CACHE_HOME or ~/.cache"
         ),
     ] = ""
     shared_memory: Annotated[bool, _doc("clients on this machine may pass tensors in /dev/shm")] = (

@@ -298,8 +298,8 @@ def _entry(
 
     if targets.maker_of(found, where) is None:
         raise ConfigError(
-            f"{name}: {found!r} is not a model: neither a class nor an instance of headway.Model or "
-            "headway.TensorModel, nor a function, nor a text that `headway serve` takes"
+            f"{name}: {found!r} is not a model: neither a class nor an instance of headway.Model "
+            "or headway.TensorModel, nor a function, nor a text that `headway serve` takes"
         )
     if not _is_found_at(where, found):
         given[name] = functools.partial(_make, found, where, table.get("options", {}))

@@ -116,7 +116,7 @@ def _module_of(place: str, target: str, edition: str, source: bytes | None) -> M
         file = Path(*place.split(".")).with_suffix(".py")
         raise ConfigError(
             f"{target}: there is no module {error.name!r} in {Path.cwd()} or among the packages; "
-            f"a file elsewhere is served by its path: headway serve path/to/{file.name}"
+            f"to serve a file elsewhere, give its path: headway serve path/to/{file.name}"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{target}: {error}") from error

@@ -145,8 +145,8 @@ class Output:
             return msgspec.json.decode(last, type=_Record).line
         except msgspec.DecodeError as error:
             raise ConfigError(
-                f"{self._path}: its last line is not one of ours ({error}); it cannot be "
-                "continued: choose another name, or --overwrite"
+                f"{self._path}: its last line is not one that headway map writes ({error}), so "
+                "it cannot be continued: choose another name, or --overwrite"
             ) from error
 
 

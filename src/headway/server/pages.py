@@ -70,8 +70,8 @@ class PagesApp(AppWrapper):
         name = "" if found is None else (found["bracketed"] or found["name"])
         if host and not self._is_ours(name.lower().rstrip(".")):
             raise Forbidden(
-                f"host: {host:.200} is not a name of this server, which has no keys. Use an address, "
-                "or start it with --allowed-hosts"
+                f"host: {host:.200} is not a name of this server, which has no keys. Use an "
+                "address, or start it with --allowed-hosts"
             )
         if len(self._known) < _MOST_KNOWN:
             self._known.add(host.encode("latin-1", "replace"))

@@ -80,8 +80,8 @@ def values_of(hint: Any, name: str) -> Values:
         if len(choices) > 1:  # a union that msgspec cannot tell apart: the first that fits
             return FirstOf([values_of(each, name) for each in choices], hint, name)
         raise ConfigError(
-            f"the hint {spelled(hint)} cannot be checked: {error}. Write types that JSON tells "
-            "apart, a pydantic model, or Any"
+            f"the hint {spelled(hint)} cannot be checked: {error}. Write types that JSON "
+            "distinguishes, a pydantic model, or Any"
         ) from error
 
 

@@ -151,7 +151,7 @@ def test_an_instance_takes_no_options(folder: Path) -> None:
 
 def test_a_module_that_is_not_there_points_to_the_path() -> None:
     with pytest.raises(
-        ConfigError, match=r"a file elsewhere is served by its path: .*absent_m\.py"
+        ConfigError, match=r"to serve a file elsewhere, give its path: .*absent_m\.py"
     ):
         build("absent_m:Model", {})
 

@@ -69,9 +69,7 @@ class GgufVocabulary:
         key = f"tokenizer.ggml.{name}_token_id"
         found = self._metadata.get(key, default)
         if found is not None and not (isinstance(found, int) and 0 <= found < len(self.tokens)):
-            raise self._metadata.refusal(
-                f"{key} = {found!r} is not one of {len(self.tokens)} tokens"
-            )
+            raise self._metadata.refusal(f"{key} = {found!r}, of {len(self.tokens)} tokens")
         return found
 
     def _end_ids(self) -> set[int]:
@@ -112,9 +110,7 @@ class GgufVocabulary:
         names = [name for name, is_used in (("bos_token", begins), ("eos_token", ends)) if is_used]
         for name in names:
             if name not in self.named:
-                raise self._metadata.refusal(
-                    f"tokenizer.ggml.add_{name}, but there is no such token"
-                )
+                raise self._metadata.refusal(f"tokenizer.ggml.add_{name} without a {name}")
         if names:
             spelled = {name: self.tokens[self.named[name]] for name in names}
             parts = [spelled.get("bos_token"), "$A", spelled.get("eos_token")]

@@ -285,9 +285,7 @@ def _pooling(folder: Path) -> _Pooled:
     modes = tuple(found) if isinstance(found, list | tuple) else (found,)
     for mode in modes:
         if not isinstance(mode, str) or mode not in POOLINGS:
-            raise ConfigError(
-                f"{fields.file}: pooling_mode {mode!r} is not one of {list(POOLINGS)}"
-            )
+            raise ConfigError(f"{fields.file}: pooling_mode {mode!r} is not in {list(POOLINGS)}")
     includes_prompt = bool(fields.take("include_prompt", True))
     fields.end()
     return _Pooled(Pooling(modes), includes_prompt, width)
