@@ -34,7 +34,7 @@ def _suffix_in(core: Path) -> str | None:
 
 
 def _listed(path: Path) -> list[tuple[str, str]]:
-    """Each digest, and its source."""
+    """Each digest, with its source."""
     text = path.read_text() if path.exists() else ""
     if "  items.py\n" not in text or not text.endswith("\n"):
         raise ImportError(f"headway/core/{path.name} is not there, or not whole: {_REMEDY}")

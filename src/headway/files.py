@@ -26,7 +26,7 @@ def read_json(path: Path, *, most_bytes: int | None = None) -> dict[str, Any]:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """Empty where there is no such file. Raises ConfigError."""
+    """The file's object; empty if there is no such file. Raises ConfigError."""
     return read_json(path) if path.is_file() else {}
 
 

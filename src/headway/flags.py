@@ -1,5 +1,5 @@
-"""Settings as flags and variables, derived from the structs of `config.py`; and which one
-counts."""
+"""Settings as flags and variables, derived from the structs of `config.py`, and their
+precedence."""
 
 import json
 import re
@@ -203,7 +203,7 @@ def _description(hint: Any) -> str:
 
 
 def _without_doc(hint: Any) -> Any:
-    """Plain where nothing but the description is annotated, so that its kind is easy to see."""
+    """The hint without its description. If nothing else is annotated, the type is easy to see."""
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return hint if kind in (int, float, str) else kind
 

@@ -149,7 +149,7 @@ class Generator:
 
     @property
     def load(self) -> GenerationLoad:
-        """How busy it is now."""
+        """The present load."""
         if self._thread is None:
             raise Closed("the generator has not started: use `async with`")
         return self._thread.load

@@ -128,7 +128,7 @@ class Model(Generic[In, Out]):
         return [self.prepare(raw) for raw in raws]
 
     def size(self, item: Any) -> int:
-        """What one prepared item costs beyond its row (tokens, samples, pixels); 0: all cost the
+        """The cost of one prepared item beyond its row (tokens, samples, pixels); 0: all cost the
         same."""
         return 0
 

@@ -149,7 +149,8 @@ class MountedApplication:
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
-        """Started, with every model ready; then stopped. Takes the parent application."""
+        """The lifespan: started with every model ready, stopped at the end. Takes the parent
+        application."""
         await self.start()
         try:
             yield

@@ -1,4 +1,4 @@
-"""`headway map`: a file of JSON lines through a model, to another file."""
+"""`headway map`: runs a file of JSON lines through a model, into another file."""
 
 import argparse
 import asyncio
@@ -269,7 +269,7 @@ def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
 
 
 def _for_throughput(config: "ModelConfig") -> "ModelConfig":
-    """No caller waits for a line: the model's own settings of time do not count."""
+    """No caller waits for a line, so the model's own settings of time are ignored."""
     import msgspec
 
     return msgspec.structs.replace(

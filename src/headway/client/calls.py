@@ -67,8 +67,8 @@ class RequestOptions:
     key: str = ""
 
     def headers(self, left_s: float | None = None, *, of: Any = None) -> dict[str, str]:
-        """`left_s`: of the caller's time; of that and the deadline the shorter counts. `of`: the
-        value that is sent; bytes go as they are."""
+        """`left_s`: the rest of the caller's time; of that and the deadline the shorter counts.
+        `of`: the value that is sent; bytes are sent as they are."""
         times_ms = [] if self.deadline_ms is None else [self.deadline_ms]
         if left_s is not None:
             times_ms.append(max(left_s * 1e3, 1.0))
@@ -200,7 +200,8 @@ def _predict_path(model: str, asking: Asking, end: str = "") -> str:
 
 
 def body_of(value: Any) -> bytes:
-    """Bytes as they are; JSON of plain values, dataclasses, pydantic models, numpy arrays."""
+    """The body for a value: bytes as they are; JSON of plain values, dataclasses, pydantic models
+    and numpy arrays."""
     import msgspec
 
     return value if isinstance(value, bytes) else msgspec.json.encode(value, enc_hook=_plain)

@@ -58,7 +58,7 @@ def _absent(used: str, by: str, known: Sequence[str]) -> str:
 
 
 class Uses:
-    """Which model calls which, of one server."""
+    """Records which model of a server calls which."""
 
     def __init__(self, registry: Registry, stages: Stages | None = None) -> None:
         self._registry = registry
@@ -347,7 +347,7 @@ def _wrapped(
 
 
 def _steps(steps: Iterator[Any], batch: BatchCancel | None) -> Iterator[Any]:
-    """Each step in turn; between two of them the thread may work on another batch."""
+    """The steps one by one; between two of them the thread may work on another batch."""
     try:
         while True:
             token = _batch.set(batch)

@@ -147,7 +147,7 @@ class Served(InUse):
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more; empty: it does, or will."""
+        """The reason why nothing completes any more; empty: it does, or will."""
         return self.batcher.trouble
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -215,7 +215,7 @@ class Served(InUse):
     # ---- calling
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
-        """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        """Run named arrays, rows first. One row that fails fails all, and withdraws the others."""
         if self._limit_ms is not None:
             ask = ask.within(self._limit_ms)
         started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
@@ -267,7 +267,7 @@ class Served(InUse):
         return result
 
     async def submit_many(self, values: Sequence[Any], ask: Ask) -> list[Any]:
-        """Several of them: the first error withdraws the rest."""
+        """Run several values: the first error withdraws the others."""
 
         async def call(index: int, left_ms: float | None) -> Any:
             asked = ask if left_ms is None else dataclasses.replace(ask, deadline_ms=left_ms)
@@ -328,7 +328,7 @@ class Served(InUse):
 
     @property
     def is_simple(self) -> bool:
-        """May values of the plain route go the direct way, queued as they are?"""
+        """Whether values of the plain route may take the direct path, queued as they are."""
         is_over_values = self.signature is not None and not self.only_streams
         return is_over_values and self.batcher.is_uniform and self._limit_ms is None
 

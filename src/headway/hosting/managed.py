@@ -18,7 +18,7 @@ class ManagedModel(ServedModel, Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more; empty: it does, or will."""
+        """The reason why nothing completes any more; empty: it does, or will."""
         ...
 
     @property

@@ -111,7 +111,7 @@ class ServedModel(Protocol):
 
     @property
     def unready(self) -> str:
-        """Why it is not ready, for callers."""
+        """The reason why it is not ready, for callers."""
         ...
 
     @property
@@ -149,7 +149,7 @@ class ServedModel(Protocol):
         ...
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
-        """Named arrays, rows first. Raises HeadwayError."""
+        """Run named arrays, rows first. Raises HeadwayError."""
         ...
 
     async def predict(self, value: Any, ask: Ask) -> Any:

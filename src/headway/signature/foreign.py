@@ -101,7 +101,7 @@ def first_of(error: Any, count: int) -> list[dict[str, Any]]:
 
 
 def check_objects(text: bytes) -> None:
-    """Before pydantic reads it. Raises InputTooLarge."""
+    """Refuse a text with too many objects, before pydantic reads it. Raises InputTooLarge."""
     if text.count(b"{") + text.count(b"[") <= MAX_OBJECTS:
         return
     count = 0

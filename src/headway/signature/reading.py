@@ -128,7 +128,7 @@ def _parameter(model: Model[Any, Any], method: str) -> Any:
 
 
 def _type_argument(model: Model[Any, Any], index: int) -> Any:
-    """In or Out of `class Mine(headway.Model[In, Out])`."""
+    """The In or Out of `class Mine(headway.Model[In, Out])`."""
     for kind in type(model).__mro__:
         for base in getattr(kind, "__orig_bases__", ()):
             if get_origin(base) is Model:

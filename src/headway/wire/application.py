@@ -8,7 +8,7 @@ from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending
 
 
 class Rejection(NamedTuple):
-    """Why a request is not read to its end."""
+    """The reason why a request is not read to its end."""
 
     status: int
     code: str
@@ -29,7 +29,7 @@ class HttpApplication(Protocol):
         ...
 
     def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
-        """Asked before a long body is read; None: it is worth reading."""
+        """Called before a long body is read: a refusal of it, or None to read it."""
         ...
 
     def answer_error(self, request: Request, error: BaseException) -> Response:

@@ -65,7 +65,7 @@ class AsgiApp:
             await asyncio.wait((answering, leaving))
 
     async def _read_body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
-        """None: larger than the limit."""
+        """The body; None: it is larger than the limit."""
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._max_body_bytes:
             return None

@@ -11,7 +11,7 @@ _LAST_WORDS_S = 1.0  # for the refusals to leave, and for what was cancelled to 
 
 class Cuttable(Protocol):
     def cut(self) -> None:
-        """Time is up: answer requests that still wait, and end."""
+        """Time is up: refuse the requests that still wait, and end."""
         ...
 
 

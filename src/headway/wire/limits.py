@@ -48,7 +48,7 @@ class ConnectionLimits(Protocol):
 
 
 class Listening(ConnectionLimits, Protocol):
-    """And where it listens."""
+    """A port's limits, and its address."""
 
     @property
     def host(self) -> str: ...

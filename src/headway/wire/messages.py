@@ -73,7 +73,7 @@ class Asker(Protocol):
     """Takes the one answer, in the event loop."""
 
     def answer(self, body: bytes) -> None:
-        """JSON, 200."""
+        """A JSON answer with status 200."""
         ...
 
     def fail(self, error: BaseException) -> None: ...
@@ -84,11 +84,11 @@ class Out(Protocol):
 
     @property
     def writable(self) -> "asyncio.Future[None] | None":
-        """None: now; else done when there is room again."""
+        """None if there is room now; else a future that is done when there is."""
         ...
 
     def send(self, data: bytes) -> None:
-        """Parts of the stream. Raises nothing, also where the client has left."""
+        """Send parts of the stream. Raises nothing, even if the client has left."""
         ...
 
 

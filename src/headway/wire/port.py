@@ -41,7 +41,7 @@ class Port(Generic[C]):
         self._connections: Connections[C] = Connections()
 
     def change(self, config: ConnectionLimits) -> None:
-        """Limits and times of connections from now on; where it listens stays."""
+        """Change limits and times of new connections; the address stays."""
         self._config = config
         self.room.change(config)
 

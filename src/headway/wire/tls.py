@@ -23,8 +23,8 @@ class Certificates:
     """The certificate in use."""
 
     def __init__(self, certificate: str, key: str, client_ca: str = "") -> None:
-        """Paths. With a `client_ca` clients need a certificate of that authority. Raises
-        ConfigError where the files cannot be used."""
+        """Takes paths. With a `client_ca`, clients need a certificate of that authority. Raises
+        ConfigError if the files cannot be used."""
         self._paths = [certificate, key]
         self._client_ca = client_ca
         if self._client_ca:
@@ -86,7 +86,7 @@ class Certificates:
 
 
 def _no_password() -> str:
-    """Instead of asking at the terminal, which a server does not have."""
+    """Raises: OpenSSL itself would ask at the terminal, which a server does not have."""
     raise ssl.SSLError("the private key is encrypted; Headway needs it unencrypted")
 
 

@@ -1,4 +1,5 @@
-"""Which of LitServe's options are obeyed, which change nothing here, and which are refused."""
+"""LitServe's options: those that are obeyed, those that change nothing here, and those that are
+refused."""
 
 import os
 from collections.abc import Mapping, Sequence

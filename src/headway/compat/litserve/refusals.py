@@ -27,7 +27,7 @@ _ERRORS: Mapping[int, Callable[[str], HeadwayError]] = {
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Around user code. Raises the refusal in place of the HTTPException."""
+    """Runs user code. Raises the refusal in place of the HTTPException."""
     try:
         yield
     except Exception as error:  # user code

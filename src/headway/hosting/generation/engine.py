@@ -64,7 +64,7 @@ class EngineModel(Model[Any, Any]):
         )
 
     def _compile(self, grammar: str) -> None:
-        """Off the step: the engine then finds it compiled."""
+        """Compile off the step: the engine then finds the grammar compiled."""
         self._compiler().compile(grammar)
 
     def _compiler(self) -> Grammars:

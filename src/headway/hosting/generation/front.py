@@ -50,7 +50,7 @@ class Engine(Protocol):
 
 
 class Front:
-    """Used in one event loop, but for `report`."""
+    """The sequences under way and their readers. Used in one event loop, except for `report`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Front:
             self.call_soon(lambda: self.deliver(*parted(outputs)))
 
     def deliver(self, plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
-        """`report` in the event loop."""
+        """Deliver a step's outputs, in the event loop."""
         now = time.monotonic()
         company = len(plain.tokens)
         if outputs:
@@ -300,7 +300,7 @@ class Front:
         self._forget(call)
 
     def _cancel(self, sequence: int) -> bool:
-        """False: the engine is closed."""
+        """Cancel a sequence. False: the engine is closed."""
         assert self._engine is not None
         try:
             self._engine.cancel(sequence)

@@ -58,7 +58,7 @@ _MOST_WAITING = 30.0  # seconds for the step that runs when it is closed
 
 
 class ServedGenerator(InUse):
-    """`load()` before, `close()` after."""
+    """A language model that is served, between `load()` and `close()`."""
 
     inputs: Sequence[Tensor] = _INPUTS
     outputs: Sequence[Tensor] = _OUTPUTS
@@ -214,7 +214,7 @@ class ServedGenerator(InUse):
         return False  # nothing that one learns is handed to another
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants that come from now on have the new ones."""
+        """Set the tenants' weights, for requests from now on."""
         self._weights = {**weights, **self.config.tenants}
         if self._engine is not None and self._engine.is_open:
             self._engine.weigh(self._weights)

@@ -98,8 +98,8 @@ class _BytePieces:
 
 
 class _TextPieces:
-    """For tokenizers where a token's text depends on the tokens before it: decodes it with them,
-    and shows the difference. Tokens for single bytes are put together here."""
+    """The pieces of tokenizers whose tokens have a text that depends on the tokens before: decodes
+    each with those, and shows the difference. Tokens for single bytes are put together here."""
 
     known: Mapping[int, str] = _NOTHING
 

@@ -20,7 +20,7 @@ class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Admin:
-    """Its routes and their handlers. `server/auth` decides which keys may use them."""
+    """The routes and their handlers. `server/auth` decides which keys may use them."""
 
     def __init__(self, models: VisibleModels) -> None:
         self._models = models

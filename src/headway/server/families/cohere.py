@@ -69,7 +69,7 @@ class CohereEmbedAnswer(TypedDict):
 
 
 class Cohere:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

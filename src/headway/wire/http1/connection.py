@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_between(self) -> bool:
-        """No request is being answered, or waits for that."""
+        """Whether no request is being answered, or waits for that."""
         return self._exchange.task is None and not self._waiting
 
     # --- the transport calls
@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- reading, in turns
 
     def _wait_turn(self) -> None:
-        """uvloop would read 32 times before other connections are read."""
+        """Take turns: uvloop alone would read 32 times before it reads other connections."""
         if not self._is_queued and not self.transport.is_closing():
             self._is_queued = True
             self.transport.pause_reading()
@@ -208,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_held_up(self) -> bool:
-        """Requests wait for the one before them, or for the client to read its answer."""
+        """Whether requests wait for the one before them, or for the client to read its answer."""
         return bool(self._waiting) or self._exchange.writable is not None
 
     def _parse_some(self, data: memoryview) -> None:

@@ -22,7 +22,7 @@ class Peer(Enum):
 
 
 def send_interim(sock: Any, interim: bytes) -> Peer:
-    """Past the transport, which may wait with it: only while the transport has nothing to send."""
+    """Send past the transport, which must have nothing to send itself: it may hold data back."""
     try:
         if os.write(sock.fileno(), interim) != len(interim):
             return Peer.LEFT  # half an interim answer would spoil the one that follows

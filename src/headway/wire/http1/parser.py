@@ -87,7 +87,7 @@ class RequestParser:
         self._read_bytes = size
 
     def feed(self, data: bytes | memoryview) -> bool:
-        """False: what follows is not HTTP. Raises RequestRefused."""
+        """Parse data. False: what follows is not HTTP. Raises RequestRefused."""
         self.begins_to_wait = False
         try:
             self.http.feed_data(data)

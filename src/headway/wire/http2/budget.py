@@ -56,8 +56,8 @@ class PeerAccount:
         self.held_bytes = 0
 
     def is_overdrawn(self, cost: int, now: float) -> bool:
-        """Pay `cost`. Whether the connection must end: it has spent its own budget; or its address
-        has, and it has had a part in that."""
+        """Pay `cost`. Returns whether the connection must end: it has spent its own budget; or its
+        address's is spent, and it had a part in that."""
         own = self._own
         is_spent = own.is_spent(cost, now)
         if self._address.is_spent(cost, now):
@@ -65,7 +65,7 @@ class PeerAccount:
         return is_spent
 
     def earn(self, units: int) -> None:
-        """Work was done for the peer: that makes up for frames that brought none."""
+        """Credit work that was done for the peer: it makes up for frames without any."""
         own, address = self._own, self._address
         if own.left < CAPACITY:
             own.left += units
@@ -73,8 +73,8 @@ class PeerAccount:
             address.left += units
 
     def hold(self, more_bytes: int) -> None:
-        """Streams hold this many bytes more, or fewer. The first ones of a connection do not count,
-        as those of a body over HTTP do not. Raises QueueFull."""
+        """Count bytes that streams hold, more or fewer. The first ones of a connection are free, as
+        those of a body over HTTP are. Raises QueueFull."""
         held_bytes = self.held_bytes + more_bytes
         counted = held_bytes - UNCOUNTED_BYTES if held_bytes > UNCOUNTED_BYTES else 0
         change = counted - self._counted_bytes

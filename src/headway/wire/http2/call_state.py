@@ -106,7 +106,7 @@ class CallState:
         return self._inbox
 
     async def _unpacked(self, message: GrpcMessage) -> bytes:
-        """And counted: a small message may be a large one, packed."""
+        """The message, unpacked and counted: a small packed one may become large."""
         data, limit = message.data, self._limit_bytes()
         if not message.is_compressed:
             return data
@@ -202,7 +202,7 @@ class CallState:
         return None
 
     def close(self) -> None:
-        """Its last byte is out, or never will be."""
+        """Close the call: its last byte was sent, or never will be."""
         if self.is_closed:
             return
         self.is_closed = self.is_over = True

@@ -120,7 +120,7 @@ class Connection(Lifetime):
         self._set_reading()
 
     def _handle(self, found: Iterator[Frame]) -> bool:
-        """Some frames. False: there may be more."""
+        """Handle some frames. False: there may be more."""
         most = AT_ONCE
         try:
             for kind, flags, stream_id, payload in found:

@@ -49,7 +49,7 @@ class CallHead(NamedTuple):
 
 
 class _Table(HeaderTable):
-    """Notes every change."""
+    """A header table that notes every change."""
 
     has_changed = False
 
@@ -124,7 +124,7 @@ class HeadReader:
         return found
 
     def decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """Every block must come by here, wanted or not: they share a table."""
+        """Decode a block. Every block must be decoded, wanted or not: they share a table."""
         self._table.has_changed = False
         try:
             fields: list[tuple[bytes, bytes]] = list(self._decoder.decode(block, raw=True))

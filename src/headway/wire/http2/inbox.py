@@ -50,7 +50,8 @@ class MessageInbox:
         self._data = bytearray()
 
     def take(self) -> GrpcMessage | None:
-        """None: it has not come whole. Raises as `feed` does, for the next."""
+        """Take the next message; None: it is not complete. Raises as `feed` does, for the next
+        one."""
         size = self._size()
         if size is None or len(self._data) < PREFIX_BYTES + size:
             return None

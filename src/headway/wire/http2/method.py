@@ -16,7 +16,7 @@ class Direct(Protocol):
     """The commonest kind of request, answered without a task."""
 
     def start(self, request: Any, call: "CallState") -> Pending | None:
-        """None: the request is not of that kind."""
+        """Start the method; None: the request is not of that kind."""
         ...
 
     def refusal_of(self, error: BaseException) -> CallRefusal: ...
@@ -42,7 +42,7 @@ class Wire(Protocol):
 
     @property
     def client(self) -> str:
-        """Its address, or its network."""
+        """The client's address, or its network."""
         ...
 
     limit_bytes: int  # of a message
@@ -55,7 +55,7 @@ class Wire(Protocol):
     def is_paused(self) -> bool: ...
 
     def send_answer(self, call: "CallState", body: bytes) -> None:
-        """Head, one message, trailers: the whole of a plain answer."""
+        """Send a plain answer as a whole: head, one message, trailers."""
         ...
 
     def send(self, call: "CallState", *parts: bytes) -> None: ...
@@ -63,7 +63,7 @@ class Wire(Protocol):
     def finish(self, call: "CallState", trailers: bytes) -> None: ...
 
     def give_back(self, call: "CallState", size_bytes: int) -> None:
-        """Open its window by this many bytes."""
+        """Open the call's window by this many bytes."""
         ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
@@ -75,7 +75,7 @@ class Wire(Protocol):
         ...
 
     def earn(self, units: int) -> None:
-        """We have done something for the peer."""
+        """Credit work that was done for the peer."""
         ...
 
     def charge_refused(self) -> None:

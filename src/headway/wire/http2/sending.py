@@ -40,19 +40,19 @@ class Sending(asyncio.BufferedProtocol):
         self._unsent_bytes = 0  # when we last looked
 
     def _forget(self, call: CallState) -> None:
-        """Its last byte is out."""
+        """Forget a call whose last byte was sent."""
         raise NotImplementedError
 
     def _drop(self, stream_id: int) -> None:
-        """No client wants its answer."""
+        """Drop a call whose answer the client does not want."""
         raise NotImplementedError
 
     def earn(self, units: int) -> None:
-        """We have done something for the peer."""
+        """Credit work that was done for the peer."""
         raise NotImplementedError
 
     def _set_reading(self) -> None:
-        """Hear the peer, or wait."""
+        """Resume reading from the peer, or pause it."""
         raise NotImplementedError
 
     @property

@@ -62,7 +62,7 @@ _ANSWER = Gives(Any, ("image/png",))  # its type depends on the model's task
 
 
 class HuggingFace:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference, plain: Plain) -> None:
         self._inference = inference

@@ -99,7 +99,7 @@ class VerboseTranscription(TypedDict):
 
 
 class Audio:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

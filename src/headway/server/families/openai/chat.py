@@ -63,7 +63,7 @@ class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Chat:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -63,7 +63,7 @@ class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=Tr
 
 
 class Completions:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -56,7 +56,7 @@ class ImagesAnswer(msgspec.Struct, frozen=True):
 
 
 class Images:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -25,7 +25,7 @@ class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class LoraAdapters:
-    """Its routes and their handlers, over the models."""
+    """The routes and their handlers, over the models."""
 
     def __init__(self, models: VisibleModels) -> None:
         self._models = models

@@ -36,7 +36,7 @@ class ModelEntries(TypedDict):
 
 
 class ModelList:
-    """Its routes and their handlers."""
+    """The routes and their handlers."""
 
     def __init__(self, models: VisibleModels) -> None:
         self._models = models

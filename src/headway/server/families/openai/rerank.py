@@ -53,7 +53,7 @@ class RerankAnswer(TypedDict):
 
 
 class Reranking:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

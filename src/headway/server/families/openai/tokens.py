@@ -52,7 +52,7 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -20,7 +20,7 @@ _POLICY = (
 
 
 class OpenAPI:
-    """Its routes and their handlers, over the models."""
+    """The routes and their handlers, over the models."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ _MOST_SHOWN = 100  # characters of an example
 
 
 class Plain:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -34,7 +34,7 @@ _M = MODEL
 
 
 class V2:
-    """Its routes and their handlers, over one service. Path parts come percent-decoded."""
+    """The routes and their handlers, over one service. Path parts come percent-decoded."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -8,7 +8,7 @@ from headway.wire.http2.method import Method
 
 
 def streaming_of(service: Any) -> dict[str, tuple[bool, bool]]:
-    """For each method: whether the client and whether the server sends many messages. (The
+    """Whether the client, and whether the server, sends many messages, for each method. (The
     descriptor itself has said so only since protobuf 4.22.)"""
     described = descriptor_pb2.ServiceDescriptorProto()
     service.CopyToProto(described)
