@@ -39,7 +39,8 @@ class _Template(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Fewer placeholders first, then the longer text: `/a/{b}:run` before `/a/{b}`."""
+        """The order of routes: fewer placeholders first, then the longer text: `/a/{b}:run` before
+        `/a/{b}`."""
         return self.text.count("{"), -len(self.text)
 
 
@@ -265,7 +266,7 @@ class App:
 
 
 class AppWrapper(App):
-    """Around another app: it answers as that one does, but for what a subclass changes."""
+    """Wraps an app, and answers as it does except where a subclass changes that."""
 
     def __init__(self, app: App) -> None:
         super().__init__()

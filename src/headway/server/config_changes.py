@@ -33,7 +33,7 @@ class SettingChange:
 
 
 def changes_of(old: Config, new: Config) -> list[SettingChange]:
-    """Every setting that differs, keys aside."""
+    """The settings that differ, apart from keys."""
     return [
         *_server_changes(old.server, new.server),
         *_shared_changes(old.every_model, new.every_model),

@@ -32,7 +32,7 @@ class GarbagePauses:
         self._lock = threading.RLock()  # collections happen in any thread, in ours at any moment
 
     def start(self) -> None:
-        """Once everything is loaded."""
+        """Start, once everything is loaded."""
         if self._is_guest and is_frozen():
             return
         gc.collect()

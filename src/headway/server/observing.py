@@ -53,7 +53,8 @@ class Observing:
             self.metrics.add_source(self.stages.add_to)
 
     def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
-        """Every version of every model, when it is made. What closes is forgotten by itself."""
+        """Watch every version of every model, once it is made. Closed ones are forgotten without a
+        call."""
         if self.metrics is not None:
             self.metrics.watch(model.batcher, version=model.version, requests=requests)
         if self.logs_access:
@@ -73,7 +74,7 @@ class Observing:
         )
 
     def follow(self, registry: Registry) -> None:
-        """Readiness as the registry has it: that of models that could not be loaded, too."""
+        """Follow the registry's readiness, which includes models that could not be loaded."""
         if self.metrics is not None:
             self.metrics.readiness = registry.readiness
 

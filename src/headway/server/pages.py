@@ -25,7 +25,7 @@ _MOST_KNOWN = 256
 
 
 class PagesApp(AppWrapper):
-    """Around the whole app."""
+    """Wraps the whole app."""
 
     def __init__(self, app: App, config: ServerConfig) -> None:
         super().__init__(app)

@@ -74,7 +74,7 @@ class FrontEnd(Protocol):
     async def start(self) -> None: ...
 
     def change(self, config: ServerConfig) -> None:
-        """Limits and times of connections from now on; where it listens stays."""
+        """Change limits and times of new connections; the address stays."""
         ...
 
     async def stop(self, drain_s: float) -> None: ...
@@ -317,7 +317,7 @@ def check_grpc() -> None:
 
 @contextmanager
 def regions_of(config: ServerConfig) -> Iterator[SharedRegions | None]:
-    """Shared memory that clients register, over whichever front end; None: it is off."""
+    """The shared memory that clients register, over any front end; None: it is off."""
     regions = SharedRegions() if config.shared_memory else None
     try:
         yield regions
@@ -377,7 +377,8 @@ async def serve(
 
 
 async def _wait(seconds: float) -> None:
-    """Balancers take a moment to notice that we are not ready: serve what they still send."""
+    """Keep serving for a moment: balancers still send requests until they notice that we are not
+    ready."""
     if seconds > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

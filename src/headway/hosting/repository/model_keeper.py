@@ -137,7 +137,7 @@ class ModelKeeper:
             raise InvalidInput(f"failed to load {self.name!r}: {reason}")
 
     def unload(self) -> None:
-        """No request finds it any more; those that it has begun are finished."""
+        """Accept no more requests; those that have begun are finished."""
         self._life.dismiss()
         self._publish()
         self._tell()

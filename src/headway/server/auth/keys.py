@@ -23,7 +23,7 @@ _NO_DIGEST = bytes(32)
 
 
 class NewKey(NamedTuple):
-    """Shown once. Only the hash is kept."""
+    """A new key, shown once. Only its hash is kept."""
 
     key: str
     hash: str
@@ -119,7 +119,8 @@ class KeyRing:
         self._callers = callers  # at once: no request sees half of it
 
     def find(self, headers: Mapping[str, str]) -> Caller:
-        """NOBODY where no key was sent. Raises Unauthenticated for one that is not known."""
+        """The caller of a key; NOBODY if no key was sent. Raises Unauthenticated if it is
+        unknown."""
         key = _sent(headers)
         if key is None:
             return NOBODY

@@ -152,7 +152,7 @@ def in_words(error: Exception) -> str:
 
 
 def beyond_floats(body: bytes, error: Exception) -> str:
-    """Which number it is that is out of range: msgspec names no field. Empty: it is none."""
+    """A message that names the number out of range, as msgspec names no field. Empty: none is."""
     if not str(error).startswith("Number out of range") or len(body) > SMALL_BYTES:
         return ""
     with suppress(ValueError, RecursionError):
@@ -198,7 +198,7 @@ def fields_of(given: Mapping[str, Any], kind: type[Fields]) -> Fields:
 
 
 def _whole(value: Any) -> Any:
-    """JSON knows one kind of number."""
+    """A float without fraction as an int: JSON has only one kind of number."""
     is_whole = type(value) is float and value.is_integer() and abs(value) < 2**53
     return int(value) if is_whole else value
 

@@ -16,7 +16,7 @@ def has_own(raw: Mapping[bytes, bytes]) -> bool:
 
 
 def has_options(raw: Mapping[bytes, bytes]) -> bool:
-    """Other than a tenant."""
+    """Whether it has headers of ours other than the tenant."""
     if not _OPTIONS.isdisjoint(raw):
         return True
     return has_own(raw) and any(name.startswith(_OWN) and name != _TENANT for name in raw)

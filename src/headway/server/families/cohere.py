@@ -92,7 +92,7 @@ class Cohere:
         )
 
     async def embed(self, request: Request, asked: CohereEmbedRequest) -> Response:
-        """Floats alone, unless types are asked for."""
+        """Embed texts. The answer has only floats, unless types are asked for."""
         return await self._embed(request, asked, always_by_type=False)
 
     async def embed_v2(self, request: Request, asked: CohereEmbedRequest) -> Response:

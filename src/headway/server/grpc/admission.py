@@ -23,7 +23,7 @@ class CallAdmission:
 
     @property
     def admit(self) -> Admit | None:
-        """None: every client may do everything."""
+        """The check of a call's head; None: every client may call everything."""
         return None if self._keys is None else functools.partial(self._admit, self._keys)
 
     def _admit(
@@ -47,7 +47,8 @@ class CallAdmission:
         return refusal
 
     def is_open(self, path: str) -> bool:
-        """Health and reflection are; of our own methods, those that say so."""
+        """Whether a method is open: health and reflection are, and those of ours that are marked
+        so."""
         if not path.startswith(_PREFIX):
             return True
         return access_of_method(path[len(_PREFIX) :]) is Access.OPEN

@@ -147,7 +147,7 @@ class Calls:
 
 
 def _whose(context: Any) -> str:
-    """Clients share threads by tenant, and by address where there are no keys."""
+    """The client for sharing threads: the tenant, or the address if there are no keys."""
     caller = context.caller
     tenant: str = context.client if caller in (None, NOBODY) else caller.key.tenant
     return tenant

@@ -90,7 +90,8 @@ def is_large(request: pb.ModelInferRequest) -> bool:
 
 
 def decode(request: pb.ModelInferRequest, *, regions: Regions | None = None) -> InferRequest:
-    """Tensors are either all raw or all typed, but for those in shared memory."""
+    """Decode a request. Its tensors are either all raw or all typed, except those in shared
+    memory."""
     raws = request.raw_input_contents
     is_raw = bool(raws)
     inputs: dict[str, Array] = {}
@@ -140,7 +141,8 @@ def encode(
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
 ) -> bytes:
-    """Raw, as clients read them by position; an output in shared memory leaves an empty one."""
+    """Encode all outputs raw, since clients read them by position; one in shared memory gets empty
+    bytes."""
     raws: list[bytes] = []
     response = pb.ModelInferResponse(model_name=model_name, model_version=version, id=request.id)
     for want in request.outputs or [RequestedOutput(name) for name in outputs]:
@@ -240,7 +242,7 @@ _SHORT = [bytes((number,)) for number in range(128)]
 
 
 def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
-    """Whichever of its kinds a parameter has; one without a value is ignored."""
+    """The value of each parameter; one without a value is ignored."""
     check_count(len(parameters))
     found: Parameters = {}
     for key, value in parameters.items():

@@ -92,7 +92,7 @@ class GrpcServer:
         self._running = running
 
     def change(self, config: ServerConfig) -> None:
-        """Limits and times of connections from now on; where it listens stays."""
+        """Change limits and times of new connections; the address stays."""
         self._config = config
         if self._running is not None:
             self._running.wire.change(config)
@@ -151,7 +151,7 @@ class _Running:
 
 
 def _standard(health: HealthService, streams: OpenStreams) -> dict[str, Method]:
-    """gRPC's own services: health, and reflection of all there are."""
+    """gRPC's own services: health and reflection."""
     own = health_pb2.DESCRIPTOR.services_by_name["Health"]
     reflections = [
         (messages.DESCRIPTOR.services_by_name["ServerReflection"], messages)

@@ -96,7 +96,8 @@ class _Stream:
     async def read(
         self, requests: AsyncIterator[pb.ModelInferRequest], tasks: asyncio.TaskGroup
     ) -> None:
-        """Single answers go out in the order of their requests; streamed ones as they come."""
+        """Read requests. Single answers are sent in the order of their requests; streamed ones as
+        they come."""
         before = asyncio.Event()
         before.set()
         async for request in requests:

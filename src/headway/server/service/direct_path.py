@@ -30,11 +30,11 @@ class DirectCodec(Protocol[Message]):
     """Decodes requests and encodes answers of one protocol, for one model."""
 
     def decode(self, message: Message) -> DirectRequest | None:
-        """None: not of this kind."""
+        """Decode the request; None: it must go the general way."""
         ...
 
     def is_large(self, outputs: Any) -> bool:
-        """Would encoding hold an event loop up?"""
+        """Whether encoding would block an event loop for long."""
         ...
 
     def encode(self, request_id: str, outputs: Any) -> bytes: ...
@@ -74,7 +74,8 @@ class DirectPath(Generic[Message]):
         model: str,
         version: str = "",
     ) -> "DirectInference | None":
-        """None: the general way must do it. Where there are keys, the key says the tenant."""
+        """Start the request; None: the general way must do it. On a server with keys, the key
+        determines the tenant."""
         if caller is not None and not caller.may_use(model):
             return None
         served = self._find(model, version)
@@ -103,7 +104,8 @@ def _start_counted(
     asked: DirectRequest,
     caller: Caller,
 ) -> "DirectInference | None":
-    """None where the quota is used up, too: the general way says so."""
+    """Start a request that counts for a quota; None, also if that is used up: the general way
+    reports it."""
     allowance, now = caller.allowance, time.monotonic()
     if not allowance.may_begin(1, now):
         return None

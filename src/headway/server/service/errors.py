@@ -102,7 +102,7 @@ def param_of(error: BaseException) -> str | None:
 
 
 def retry_after_s(error: BaseException) -> int | None:
-    """Whole seconds for a `Retry-After` header, where coming back later may help."""
+    """Whole seconds for a `Retry-After` header, if trying again later may help."""
     if isinstance(error, errors.DeadlineExceeded) or not isinstance(error, errors.Unavailable):
         return None
     # Rounded up: a client that obeys Retry-After must not be refused again for it.

@@ -13,7 +13,7 @@ _MOST_DEPTH = 8  # of a schema that contains itself
 
 
 def example_of(schema: Schema) -> Any:
-    """None where null is all that fits, or nothing is known."""
+    """An example value; None if only null fits, or nothing is known."""
     return _Examples(schema.get("$defs", {})).of(schema)
 
 
@@ -72,7 +72,7 @@ class _Examples:
         return (text + "o" * (least - len(text)))[: max(least, most)]
 
     def _number(self, schema: Schema) -> Any:
-        """1 where that is allowed, else the nearest bound, or the middle of two."""
+        """An example number: 1 if that is allowed, else the nearest bound, or the middle of two."""
         low, high = schema.get("minimum"), schema.get("maximum")
         above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
         if above is not None and below is not None and schema.get("type") == "number":

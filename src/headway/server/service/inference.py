@@ -100,7 +100,7 @@ class Inference:
             return (await self.wake(caller, name, version, deadline_ms()))[0]
 
     def signature_of(self, served: ServedModel) -> TensorSignature:
-        """Worked out once per model, and forgotten with it."""
+        """The model's signature, computed once for each model and forgotten with it."""
         signature = self._signatures.get(served)
         if signature is None:
             signature = TensorSignature(

@@ -167,7 +167,7 @@ def _parameters(head: bytes) -> Parameters:
 
 
 def level_of(number: int) -> Literal["high", "normal", "low"]:
-    """v2's number: 1 is the most urgent, 0 says nothing."""
+    """The priority of v2's number: 1 is the most urgent, 0 leaves it open."""
     return "high" if number == 1 else "normal" if number <= 2 else "low"
 
 
@@ -189,7 +189,7 @@ def _milliseconds(text: str) -> float:
 
 
 def _count(value: Scalar, name: str) -> int:
-    """Some clients send the number as text."""
+    """The number, which some clients send as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

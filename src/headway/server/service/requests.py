@@ -156,7 +156,7 @@ def classify(
 
 
 def is_large_answer(request: InferRequest, outputs: Mapping[str, Array]) -> bool:
-    """Would encoding hold an event loop up?"""
+    """Whether encoding would block an event loop for long."""
     if request.is_binary:
         return any(is_large_raw(array) for array in outputs.values())
     return any(is_large_json(array) for array in outputs.values())

@@ -46,7 +46,7 @@ class SharedMapping(NamedTuple):
 
 
 class SharedRegions:
-    """Regions by name. Close it to let go of the files."""
+    """Regions by name. `close` releases the files."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         self._folder = folder

@@ -50,7 +50,7 @@ def datatype_named(name: str, datatype: str) -> Datatype:
 
 
 def count_elements(name: str, shape: Sequence[int]) -> int:
-    """How many elements the shape promises. Nothing is allocated on its word."""
+    """The number of elements that a shape claims. Nothing is allocated for a claim."""
     if len(shape) > MAX_RANK:
         raise InvalidInput(f"{called(name)}: {len(shape)} dimensions, at most {MAX_RANK} allowed")
     for size in shape:
@@ -115,12 +115,12 @@ def utf8(text: str) -> bytes:
 
 
 def widen(halves: Array) -> Array:
-    """BF16 as it travels (uint16) to float32, exactly."""
+    """Convert BF16 as on the wire (uint16) to float32, exactly."""
     return (halves.astype(numpy.uint32) << 16).view(numpy.float32)
 
 
 def narrow(array: Array) -> Array:
-    """float32 to BF16 (uint16), to the nearest, ties to even."""
+    """Convert float32 to BF16 (uint16), to the nearest, ties to even."""
     wide = numpy.ascontiguousarray(array, numpy.float32).view(numpy.uint32)
     rounded = (wide + (((wide >> 16) & 1) + 0x7FFF)) >> 16
     quiet_nan = (wide >> 16) | 0x40  # rounding could turn a NaN into infinity

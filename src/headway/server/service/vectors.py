@@ -30,13 +30,14 @@ def texts_of(given: str | list[Any], field: str) -> list[str | list[int]]:
 
 
 def token_ids_of(served: ServedModel) -> dict[str, Any] | None:
-    """Which it takes, as the model says it; None: it takes none."""
+    """The kind of token ids that the model takes; None: it takes none."""
     found: dict[str, Any] | None = getattr(getattr(served, "model", None), "token_ids", None)
     return found
 
 
 def check_ids(texts: list[str | list[int]], served: ServedModel, field: str) -> None:
-    """Clients that count tokens themselves send ids in place of texts. Raises InvalidInput."""
+    """Check token ids, which clients that count tokens send in place of texts. Raises
+    InvalidInput."""
     if token_ids_of(served) is None and any(not isinstance(each, str) for each in texts):
         raise InvalidInput(
             f"{field}: model {served.name!r} takes texts, not token ids "

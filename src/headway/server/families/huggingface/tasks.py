@@ -130,7 +130,7 @@ async def similarity(request: Request, served: ServedModel) -> Response:
 async def _similarity_of(
     request: Request, served: ServedModel, asked: SimilarityRequest
 ) -> Response:
-    """How close each sentence is: a ranking model's score, or the cosine of two vectors."""
+    """The similarity of each sentence: a ranking model's score, or the cosine of two vectors."""
     ask = ask_of(truncating(asked, served), request)
     source, sentences = asked.inputs.source_sentence, asked.inputs.sentences
     if task_of(served) == "text-ranking":
@@ -245,7 +245,7 @@ def truncating(
 
 
 def unpacked(given: Any) -> Any:
-    """TEI has each text of several in a list of its own."""
+    """The texts, each taken out of its list: that is how TEI's clients send several."""
     if isinstance(given, list) and len(given) == 2:
         raise InvalidInput("inputs: pairs of texts are not supported; /rerank compares two texts")
     return given[0] if isinstance(given, list) and len(given) == 1 else given

@@ -96,7 +96,7 @@ class Completion(CompletionHead):
 
 
 class UsageCount:
-    """How many tokens a request took, counted while its pieces are written."""
+    """The tokens of a request, counted while its pieces are written."""
 
     def __init__(self, prompts: int, prompt_tokens: int, n: int) -> None:
         """`prompt_tokens`: of all prompts together, which have `n` answers each."""

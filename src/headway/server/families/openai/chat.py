@@ -133,7 +133,8 @@ def _most(asked: ChatRequest) -> int:
 
 
 def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with its role and its text as one string. Raises InvalidInput by its place."""
+    """The messages, each with its role and its text as one string. Raises InvalidInput, which names
+    the place."""
     if not messages:
         raise InvalidInput("messages: at least one is expected")
     if len(messages) > MOST_MESSAGES:

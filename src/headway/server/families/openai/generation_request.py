@@ -80,7 +80,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Every field counts; NEUTRAL are others that may be there, with values that change nothing."""
+    """A request whose fields all have an effect; NEUTRAL lists others, with values that have
+    none."""
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = _UNSUPPORTED
     NEUTRAL: ClassVar[Neutral] = GENERATING

@@ -15,7 +15,7 @@ from headway.wire.messages import Request, Response
 
 
 class ModelEntry(TypedDict):
-    """OpenAI's, and what a client has to know beside it."""
+    """OpenAI's fields, and others that clients need."""
 
     id: str
     object: Literal["model"]

@@ -126,7 +126,7 @@ def _text(document: str | dict[str, Any], fields: list[str], where: str) -> str:
 
 
 def _results(asked: RerankRequest, scores: list[Any]) -> list[RankedDocument]:
-    """Best first; of equals, the one that came first."""
+    """The results, best first; of equals, the one that came first."""
     order = sorted(range(len(scores)), key=lambda index: -float(scores[index]))
     results: list[RankedDocument] = []
     for index in order[: asked.top_n]:

@@ -18,7 +18,7 @@ class AnswerFormat(NamedTuple):
 def format_of(
     response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None
 ) -> AnswerFormat | None:
-    """None: any text. Raises InvalidInput, by name."""
+    """The answer's format; None: any text. Raises InvalidInput, which names the field."""
     if response_format is not None and structured_outputs is not None:
         raise InvalidInput("structured_outputs: cannot be combined with response_format")
     if structured_outputs is not None:

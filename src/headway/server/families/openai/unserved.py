@@ -36,7 +36,7 @@ _OTHERS = {
 
 
 def why_unserved(path: str) -> str | None:
-    """None: it is no route of theirs that we know."""
+    """A hint about a route of OpenAI's that is not served; None: it is not one that we know."""
     if path in _OTHERS:
         return f"{path} is not served here; use {_OTHERS[path]}. /docs lists all routes"
     if not path.startswith("/v1/"):

@@ -138,7 +138,8 @@ def _moved(value: Any, owner: str, components: dict[str, Schema]) -> Any:
 
 
 def _as_written(schema: Any) -> Any:
-    """JSON has no NaN and no infinity: where a model gives one, the answer has null."""
+    """The schema of numbers as JSON has them: without NaN and infinity, for which the answer has
+    null."""
     if isinstance(schema, list):
         return [_as_written(each) for each in schema]
     if not isinstance(schema, dict):

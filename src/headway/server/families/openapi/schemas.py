@@ -41,7 +41,7 @@ def nullable(schema: Schema) -> Schema:
 def schemas_of(
     kinds: Iterable[Any], *, null_is_absence: bool
 ) -> tuple[Mapping[Any, Schema], dict[str, Schema]]:
-    """Each type's schema; and by name, the types that they are made of."""
+    """The schema of each type; and by name, those that they refer to."""
     kinds = list(kinds)
     found, components = msgspec.json.schema_components(kinds, ref_template=COMPONENT)
     for kind in kinds:

@@ -33,7 +33,7 @@ def wants_events(request: Request) -> bool:
 
 
 def wants_json(request: Request) -> bool:
-    """And nothing else: most clients take anything."""
+    """Whether the client accepts JSON and nothing else: most accept anything."""
     accept = request.headers.get("accept", "")
     return JSON in accept and "*/*" not in accept
 

@@ -34,7 +34,7 @@ _NOT_OURS = (HeadwayError, ValueError, RecursionError, OverflowError)  # msgspec
 
 
 def is_direct(headers: dict[bytes, bytes]) -> bool:
-    """No upload, and no events are asked for."""
+    """Whether the request is no upload, and asks for no events."""
     kind = headers.get(b"content-type")
     if kind is not None and not kind.startswith(_JSON_TYPES):
         return False
@@ -43,7 +43,7 @@ def is_direct(headers: dict[bytes, bytes]) -> bool:
 
 
 def plain_codec(served: ServedModel) -> DirectCodec[bytes] | None:
-    """None for a model whose values or answers need more: prepared, streamed, answered as files."""
+    """The codec; None for a model that prepares or streams values, or answers with files."""
     signature = served.signature
     if signature is not None:
         is_fit = served.is_simple and _is_json(signature.output, served)

@@ -152,7 +152,7 @@ def _innermost(value: Any) -> Any:
 
 
 def _levels(value: Any) -> int:
-    """How deep lists lie in it, by the first of each."""
+    """How deeply lists are nested in it, by the first element of each."""
     levels = 0
     while type(value) is list and value:
         levels, value = levels + 1, value[0]

@@ -39,7 +39,8 @@ def is_upload(request: Request, served: ServedModel) -> bool:
 
 
 async def read_upload(request: Request, served: ServedModel) -> Decoded:
-    """Off the event loop: files are large. Raises InvalidInput, InputTooLarge."""
+    """Read an upload off the event loop, because files are large. Raises InvalidInput,
+    InputTooLarge."""
     side, kind = _input_side(served), _kind(request)
     assert side is not None
     content_type = request.headers.get("content-type", "")

@@ -71,7 +71,7 @@ class Asked(NamedTuple):
 
 
 class Operations:
-    """Each raises its errors, and gives what becomes JSON or protobuf; None: nothing."""
+    """The operations. Each returns a value for JSON or protobuf, or None, or raises its error."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -298,7 +298,7 @@ def _parameters(given: Mapping[str, Any], kind: type[Fields], what: str) -> Fiel
 
 
 def _unchanged(settings: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Setting one to what it is, or clearing it, changes nothing."""
+    """Refuse changes. Setting a value to what it is, or clearing it, changes nothing."""
     for key, value in given.items():
         if key not in settings:
             raise InvalidInput(f"{key!r} is not a setting; there are {', '.join(settings)}")

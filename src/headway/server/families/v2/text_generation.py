@@ -84,7 +84,7 @@ def _only_input(keys: dict[str, Any], model: ServedModel) -> Any:
 
 
 def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -> None:
-    """Some clients say once more what the route says."""
+    """Refuse a `stream` that contradicts the route: some clients send it as well."""
     if "stream" not in keys or model.takes_parameter("stream"):
         return
     if keys.pop("stream") not in (streams, None):
@@ -182,6 +182,7 @@ def _not_json() -> Iterator[None]:
 
 
 def _output_name(model: ServedModel, result: Any) -> str:
-    """Text is always `text_output`: tools that read generated text look for that."""
+    """The output's name. Text is always `text_output`: tools that read generated text expect
+    that."""
     is_named = len(model.outputs) == 1 and not isinstance(result, str)
     return model.outputs[0].name if is_named else "text_output"
