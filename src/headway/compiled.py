@@ -28,13 +28,13 @@ def check(core: Path = CORE) -> None:
 def _suffix_in(core: Path) -> str | None:
     """The digest of the modules that this Python would import; None: there are none for it."""
     for suffix in EXTENSION_SUFFIXES:
-        if (core / f"items{suffix}").exists():  # it comes first, and goes last
+        if (core / f"items{suffix}").exists():  # made first, and removed last
             return suffix
     return None
 
 
 def _listed(path: Path) -> list[tuple[str, str]]:
-    """Each digest, and its source."""
+    """Each digest, with its source."""
     text = path.read_text() if path.exists() else ""
     if "  items.py\n" not in text or not text.endswith("\n"):
         raise ImportError(f"headway/core/{path.name} is not there, or not whole: {_REMEDY}")

@@ -32,9 +32,9 @@ def _doc(description: str, **limits: Any) -> Meta:
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model: what it is, and the levers of its scheduler. Only name and target must be."""
+    """A model and the settings of its scheduler. Only `name` and `target` are required."""
 
-    name: Annotated[str, _doc("what clients call it", pattern=_NAME)]
+    name: Annotated[str, _doc("the model's name for clients", pattern=_NAME)]
     target: Annotated[
         str,
         _doc(
@@ -51,7 +51,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Count | None, _doc("most rows × largest size in a batch; absent: any")
     ] = None
     slo_ms: Annotated[
-        Positive | None, _doc("answer within this, and refuse early what would miss it")
+        Positive | None, _doc("answer within this time; refuse requests early that would miss it")
     ] = None
     slo_percentile: Annotated[
         float, _doc("percentage of answers that must meet the SLO", gt=0, lt=100)
@@ -155,7 +155,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         False
     )
     adapters: Annotated[
-        dict[str, str], _doc("LoRA adapters: what clients call each, and its folder")
+        dict[str, str], _doc("LoRA adapters: each one's name for clients, and its folder")
     ] = {}
     adapter_folder: Annotated[
         str, _doc("a watched folder: each PEFT folder in it is an adapter")
@@ -210,7 +210,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where to listen, and what to accept."""
+    """The server's settings: its addresses, and what it accepts."""
 
     host: Annotated[str, _doc("address to listen on")] = "127.0.0.1"
     port: Annotated[int, _doc("HTTP port; 0: any free one", ge=0, le=65535)] = 8000
@@ -277,7 +277,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...],
-        _doc("names a server without keys may be called by, beside local ones; *: any"),
+        _doc("names by which clients may call a server without keys, besides local ones; *: any"),
     ] = ()
     repository: Annotated[
         str, _doc("folder of models: one folder each, versions in numbered folders")
@@ -290,8 +290,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cache_dir: Annotated[
         str,
         _doc(
-            "folder for warm-up tables that cannot lie beside their model; absent: headway in "
-            "$XDG_CACHE_HOME or ~/.cache"
+            "folder for warm-up tables that cannot be stored beside their model; absent: headway "
+            "in $XDG_CACHE_HOME or ~/.cache"
         ),
     ] = ""
     shared_memory: Annotated[bool, _doc("clients on this machine may pass tensors in /dev/shm")] = (
@@ -317,7 +317,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[keys]]` table: a key's tenant, rights and limits. The key itself is stored nowhere."""
+    """A `[[keys]]` table: a key's tenant, rights and limits. The key itself is stored nowhere."""
 
     id: Annotated[str, _doc("its name in messages", pattern=_NAME)]
     hash: Annotated[str, _doc("of the key: sha256:…", pattern=KEY_HASH)]

@@ -1,4 +1,4 @@
-"""Every exception Headway raises. The tree says whose fault it is:
+"""Every exception Headway raises. The classes say who is at fault:
 
 HeadwayError
 ├── ConfigError             the process must not start (exit 2)
@@ -33,11 +33,11 @@ class HeadwayError(Exception):
     code: ClassVar[str] = "error"  # one word, stable: it travels on the wire and in metrics
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors cross processes with all their fields, some of which constructors take by name."""
+        """Errors are pickled with all their fields: some constructors take fields by name only."""
         return _made_again, (type(self), self.args, self.__dict__)
 
     def with_text(self, text: str) -> "HeadwayError":
-        """Another one of its kind, with its fields."""
+        """A copy of this error with another text."""
         return _made_again(type(self), (text,), self.__dict__)
 
 
@@ -107,7 +107,7 @@ class Unprocessable(RequestError):
 
 
 class Unauthenticated(RequestError):
-    """`needs_key`: a key of this server would help. Not where it is a model's own refusal."""
+    """`needs_key`: whether a key of this server would help; False for a model's own refusal."""
 
     code = "unauthenticated"
 
@@ -171,7 +171,7 @@ class ModelFailed(HeadwayError):
 
 
 def called(name: str) -> str:
-    """How messages name an input. Most models have one input, and its name says nothing."""
+    """An input as messages name it. Most models have one input, with a name that says nothing."""
     return "the input" if name == "input" else f"input {name!r}"
 
 
@@ -197,6 +197,6 @@ def without_frames(error: E, *, with_causes: bool = True) -> E:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """For the end of a message about an unknown name: `; did you mean …?`, or nothing."""
+    """The end of a message about an unknown name: `; did you mean …?`, or nothing."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""

@@ -1,4 +1,4 @@
-"""What a batcher reports to its observers: every event, and the values in it.
+"""All events that a batcher reports to its observers, and the values in them.
 
 Defined in `headway.runtime.events` and `headway.core`; this is where users import them from.
 """

@@ -1,5 +1,5 @@
-"""JSON files that come with models, and the cache: where what was fetched, made or proved once is
-kept for the next start."""
+"""Reads JSON files that come with models, and keeps the cache of what was fetched, made or
+proved."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ def read_json(path: Path, *, most_bytes: int | None = None) -> dict[str, Any]:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """Empty where there is no such file. Raises ConfigError."""
+    """The file's object; empty if there is no such file. Raises ConfigError."""
     return read_json(path) if path.is_file() else {}
 
 
@@ -35,8 +35,8 @@ def cache_folder() -> Path:
 
 
 def trusted_folder(name: str) -> Path:
-    """In the cache. What lies there is run or believed, so nobody else may write it. Raises
-    OSError."""
+    """A folder in the cache. Its contents are run or trusted, so nobody else may write to it.
+    Raises OSError."""
     folder = cache_folder() / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = folder.stat()
@@ -46,8 +46,8 @@ def trusted_folder(name: str) -> Path:
 
 
 class ProofNote:
-    """That a computation has proved itself, by the hash of all that it rests on. Where it cannot be
-    kept, every start proves it again."""
+    """Records that a computation was proved, by the hash of everything that it depends on. If it
+    cannot be stored, every start proves it again."""
 
     def __init__(self, files: Iterable[Path], *parts: object) -> None:
         digest = hashlib.sha256("\0".join(map(str, parts)).encode())

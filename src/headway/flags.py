@@ -1,5 +1,5 @@
-"""Settings as flags and variables, derived from the structs of `config.py`; and which one
-counts."""
+"""Settings as flags and variables, derived from the structs of `config.py`, and their
+precedence."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def resolve(
     A model's setting that is typed, or in the environment, is for every model of the file.
     """
     settings = {**_from_environment(environment), **_from_flags(typed)}
-    of_tables(base, where)  # a mistake in the file is the file's, whatever was typed
+    of_tables(base, where)  # report mistakes in the file as such, even where a flag overrides it
     tables: Any = base
     return of_tables(
         {
@@ -56,7 +56,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One setting as a flag: `parser.add_argument(*flag.names, **flag.arguments)`."""
+    """A setting as a flag: `parser.add_argument(*flag.names, **flag.arguments)`."""
 
     field: str
     description: str
@@ -152,8 +152,8 @@ def _parsed(flag: Flag, text: str, where: str) -> Any:
     try:
         return flag.parse(text)
     except ValueError as error:  # msgspec's are ValueErrors
-        said = expected(str(error)) + not_given([flag.field], text)
-        raise ConfigError(said, field=where) from error
+        message = expected(str(error)) + not_given([flag.field], text)
+        raise ConfigError(message, field=where) from error
 
 
 def _is_from_kubernetes(variable: str, text: str) -> bool:
@@ -203,7 +203,7 @@ def _description(hint: Any) -> str:
 
 
 def _without_doc(hint: Any) -> Any:
-    """Plain where nothing but the description is annotated, so that its kind is easy to see."""
+    """The hint without its description. If nothing else is annotated, the type is easy to see."""
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return hint if kind in (int, float, str) else kind
 

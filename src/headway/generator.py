@@ -149,7 +149,7 @@ class Generator:
 
     @property
     def load(self) -> GenerationLoad:
-        """How busy it is now."""
+        """The present load."""
         if self._thread is None:
             raise Closed("the generator has not started: use `async with`")
         return self._thread.load
@@ -245,7 +245,7 @@ class Generator:
         return front
 
     def _report(self, outputs: Sequence[SequenceOutput]) -> None:
-        """In the engine's thread. Each front takes its own sequences."""
+        """Called in the engine's thread. Each front takes its own sequences."""
         for front in list(self._fronts.values()):
             front.report(outputs)
 
@@ -258,7 +258,7 @@ class _Opened(NamedTuple):
 class _Reading:
     """One answer's pieces and its reader, in the reader's event loop.
 
-    Not `async for` over the stream: that would be several more calls a token.
+    Not `async for` over the stream: that would be several more calls for each token.
     """
 
     __slots__ = ("_come", "_is_woken", "_opening", "_waiter", "finished", "prompt_tokens")
@@ -267,7 +267,7 @@ class _Reading:
         self._opening = opening
         self._come: list[ServedPiece] = []
         self._is_woken = True  # the stream has something: what was not put, or its end
-        self._waiter: asyncio.Future[None] | None = None  # while nothing has come
+        self._waiter: asyncio.Future[None] | None = None  # set while there is no piece
         self.finished: Finished | None = None
         self.prompt_tokens = 0
 

@@ -11,7 +11,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> int | None:
-    """On the device if one is in use, else `free_host_bytes`."""
+    """Free bytes on the device if one is in use, else `free_host_bytes`."""
     cuda = _cuda()
     return free_host_bytes() if cuda is None else int(cuda.mem_get_info()[0])
 
@@ -23,7 +23,7 @@ def free_host_bytes() -> int | None:
 
 
 def container_cores() -> float | None:
-    """How many cores' time the container may use; None: as much as there is."""
+    """How many cores' time the container may use; None: no limit."""
     with suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (_CGROUP / "cpu.max").read_text().split()
         if quota != "max":
@@ -32,7 +32,7 @@ def container_cores() -> float | None:
 
 
 class PeakMeter:
-    """The most bytes in use between `start` and `peak_bytes`, beyond what was in use before.
+    """The most bytes in use between `start` and `peak_bytes`, beyond those in use before.
 
     Of this process, or of the one with that number, where the model runs.
     """

@@ -12,7 +12,7 @@ import msgspec
 
 from headway.errors import nearest
 
-_PLACE = re.compile(r"(?P<said>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_PLACE = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.?(?P<name>\w+)|\[(?P<index>\d+)\]")
 _EXPECTED = re.compile(r"Expected (?P<what>.+?)(?:, got .+)?", re.DOTALL)
 _FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`")
@@ -24,7 +24,7 @@ _KINDS = {
     "array": "a list",
     "object": "a table",
 }
-_HASHES = frozenset(["api_keys", "hash"])  # settings where a key may stand by mistake
+_HASHES = frozenset(["api_keys", "hash"])  # settings that may hold a key by mistake
 Path = Sequence[str | int]
 Struct = type[msgspec.Struct]
 
@@ -34,13 +34,13 @@ def in_words(
 ) -> str:
     """msgspec's message about `given`, which should have become a `kind`, in plain words.
 
-    `tables`: those of the file, by name, to find out that a setting belongs to another one."""
+    `tables`: the file's tables, by name, to recognise a setting of another table."""
     found = _PLACE.fullmatch(message)
     assert found is not None  # it matches everything
     path = _steps(found["path"] or "")
-    field = _FIELD.fullmatch(found["said"])
+    field = _FIELD.fullmatch(found["message"])
     if field is None:
-        return _prefixed(path, given, _value_in_words(found["said"], path, given, kind))
+        return _prefixed(path, given, _value_in_words(found["message"], path, given, kind))
     if field["how"] == "missing required":
         return _prefixed(path, given, f"{field['name']} is missing")
     name = field["name"]
@@ -52,44 +52,44 @@ def in_words(
 
 def expected(message: str) -> str:
     """`Expected …` as a sentence without its end: `a whole number >= 1 is expected`."""
-    found = _EXPECTED.fullmatch(_PLACE.sub(r"\g<said>", message))
+    found = _EXPECTED.fullmatch(_PLACE.sub(r"\g<message>", message))
     if found is None:
         return message
     kinds = [each for each in re.split(r" \| ", found["what"].replace("`", "")) if each != "null"]
-    said = []
+    parts = []
     for each in kinds:
         first, _, limits = each.partition(" ")
         limits = re.sub(r"(\d)\.0\b", r"\1", limits)
-        said.append(f"{_KINDS.get(first, first)} {limits}".rstrip())
-    return f"{' or '.join(said)} is expected"
+        parts.append(f"{_KINDS.get(first, first)} {limits}".rstrip())
+    return f"{' or '.join(parts)} is expected"
 
 
 def not_given(path: Path, value: Any) -> str:
-    """The end of such a sentence: what was given instead. A key is not repeated: logs are kept."""
+    """The end of such a sentence: the given value. A key is never shown: logs are kept."""
     return f", not {value!r}" if _HASHES.isdisjoint(path) else ""
 
 
-def _value_in_words(said: str, path: Path, given: Any, kind: Struct) -> str:
+def _value_in_words(message: str, path: Path, given: Any, kind: Struct) -> str:
     value = _value_at(given, path)
-    if said.startswith("Invalid enum value"):
+    if message.startswith("Invalid enum value"):
         return f"one of {', '.join(_choices(kind, path))} is expected, not {value!r}"
-    if " matching regex " in said:
+    if " matching regex " in message:
         if path[-1:] == ["hash"]:
             return "a hash as `headway keys new` prints it is expected (sha256:…)"
-        return f"{value!r} is no name: letters, digits and, after the first, _ . - are expected"
-    if said.startswith("Expected `array`, got `object`") and path == ["models"]:
+        return f"{value!r} is not a name: letters, digits and, after the first, _ . - are expected"
+    if message.startswith("Expected `array`, got `object`") and path == ["models"]:
         return 'each model is a table of its own: [[models]], with name = "…" and target = "…"'
-    if _EXPECTED.fullmatch(said) is None:
-        return said  # a struct's own words
-    if " of length " in said:
+    if _EXPECTED.fullmatch(message) is None:
+        return message  # a struct's own words
+    if " of length " in message:
         return "it is empty"
-    return expected(said) + not_given(path, value)
+    return expected(message) + not_given(path, value)
 
 
-def _prefixed(path: Path, given: Mapping[str, Any], said: str) -> str:
+def _prefixed(path: Path, given: Mapping[str, Any], message: str) -> str:
     """The place as the file writes it: `[server] port`, `[[models]] 'a': max_queue`."""
     if not path or path == ["models"]:
-        return said
+        return message
     first, *rest = path
     table = given.get(str(first))
     entry = _value_at(table, rest[:1])
@@ -102,10 +102,10 @@ def _prefixed(path: Path, given: Mapping[str, Any], said: str) -> str:
     setting = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in rest)
     setting = setting.removeprefix(".")
     if not setting:
-        return f"{first} {said}" if str(first).startswith("[") else f"{first}: {said}"
+        return f"{first} {message}" if str(first).startswith("[") else f"{first}: {message}"
     if not str(first).startswith("["):
-        return f"{first}{'' if setting.startswith('[') else '.'}{setting}: {said}"
-    return f"{first} {setting}: {said}"
+        return f"{first}{'' if setting.startswith('[') else '.'}{setting}: {message}"
+    return f"{first} {setting}: {message}"
 
 
 def _maybe_meant(name: str, kind: Struct | None, tables: Mapping[str, Struct]) -> str:

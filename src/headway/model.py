@@ -1,7 +1,7 @@
-"""What users implement: `Model` for Python objects, `TensorModel` for arrays.
+"""The classes that users implement: `Model` for Python objects, `TensorModel` for arrays.
 
-A model is written once and runs the same inline, in a thread and in a process of its own:
-`setup()` runs wherever the model is, `load()` only where it computes.
+A model is written once and runs the same inline, in a thread and in a process of its own: `setup()`
+runs wherever the model is, `load()` only where it computes.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
@@ -49,9 +49,9 @@ class Cancel:
 class ModelHandle(Generic[In, Out]):
     """Another model of the same server, for a model that lists it in `uses`.
 
-    What it is given is queued and batched as if a client had sent it, with the deadline, the
-    priority and the tenant of the request that is being answered, and is withdrawn when nobody
-    waits for that any more. In a test, any object with these methods takes its place.
+    Its values are queued and batched as if a client had sent them, with the deadline, the priority
+    and the tenant of the request that is being answered; a call is withdrawn when nobody waits for
+    that request any more. In a test, any object with these methods takes its place.
     """
 
     name: str
@@ -64,7 +64,8 @@ class ModelHandle(Generic[In, Out]):
         priority: Literal["high", "normal", "low"] | None = None,
         parameters: "Mapping[str, Any] | None" = None,
     ) -> Out:
-        """One value, as the model's own `prepare` or `predict` takes it; its result."""
+        """Run one value, of the type that the model's own `prepare` or `predict` takes. Returns its
+        result."""
         raise NotImplementedError
 
     async def many(self, values: Iterable[In], **options: Any) -> list[Out]:
@@ -75,7 +76,7 @@ class ModelHandle(Generic[In, Out]):
         raise NotImplementedError
 
     def call(self, value: In, **options: Any) -> Out:
-        """From a `def predict`, which runs in a thread of its own."""
+        """Call it from a `def predict`, which runs in a thread of its own."""
         raise NotImplementedError
 
     def call_many(self, values: Iterable[In], **options: Any) -> list[Out]:
@@ -99,7 +100,7 @@ class Model(Generic[In, Out]):
     # Keywords that a whole batch has in common: items that differ in one never share a batch.
     batch_parameters: ClassVar[Sequence[str]] = ()
     # True: `predict` pads nothing (it takes lists, or packs them itself), so a batch costs what its
-    # items' sizes come to, and lengths may be mixed.
+    # items' sizes add up to, and lengths may be mixed.
     packed: bool = False
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
     # by `predict`; costs are computed with them. Empty: any size.
@@ -127,7 +128,8 @@ class Model(Generic[In, Out]):
         return [self.prepare(raw) for raw in raws]
 
     def size(self, item: Any) -> int:
-        """What one prepared item costs beyond its row (tokens, samples, pixels); 0: all alike."""
+        """The cost of one prepared item beyond its row (tokens, samples, pixels); 0: all cost the
+        same."""
         return 0
 
     def predict(self, items: list[In]) -> Sequence[Out]:

@@ -1,6 +1,6 @@
-"""Padding for models whose inputs differ in length: `pad`, `mask` and, for what comes out, `unpad`.
+"""Padding for models whose inputs differ in length: `pad`, `mask` and, for outputs, `unpad`.
 
-Any axis, either side, any value. Numpy only: a model on torch turns what it gets into tensors.
+Any axis, either side, any value. Numpy only: a model on torch converts the arrays to tensors.
 """
 
 from collections.abc import Sequence

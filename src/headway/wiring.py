@@ -38,7 +38,7 @@ def asgi(models: Any, *, name: str | None = None, **settings: Any) -> "MountedAp
     """Models as an ASGI application, with every route of `headway serve`; to be mounted in FastAPI
     or Starlette, also under a prefix, or served by any ASGI server.
 
-    `models`: a class, an instance or a function of yours, whatever `headway serve` takes as text,
+    `models`: a class, an instance or a function of yours, a target as for `headway serve`,
     or a mapping of names to those. `settings` are those of a server and of its models.
     """
     for each in sorted(_LISTENING & settings.keys()):
@@ -149,7 +149,8 @@ class MountedApplication:
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
-        """Started, with every model ready; then stopped. Takes the parent application."""
+        """The lifespan: started with every model ready, stopped at the end. Takes the parent
+        application."""
         await self.start()
         try:
             yield
@@ -161,7 +162,7 @@ class MountedApplication:
         await self._started()
 
     async def stop(self) -> None:
-        """Finish what has begun, and release the models."""
+        """Finish running requests, and release the models."""
         life, self._life = self._life, None
         if life is not None and life.loop is asyncio.get_running_loop():
             life.stopping.set()
@@ -283,7 +284,7 @@ def _read(
 def _entry(
     name: str, found: Any, shared: Mapping[str, Any], given: dict[str, Callable[[], Any]]
 ) -> dict[str, Any]:
-    """One table of [[models]]; an object that no text names goes to `given`."""
+    """The `[[models]]` table of one model; an object that no text can name goes to `given`."""
     own: Mapping[str, Any] = {}
     if isinstance(found, Mapping):
         own = {key: value for key, value in found.items() if key != "target"}
@@ -298,8 +299,8 @@ def _entry(
 
     if targets.maker_of(found, where) is None:
         raise ConfigError(
-            f"{name}: {found!r} is no model: neither a class nor an instance of headway.Model or "
-            "headway.TensorModel, nor a function, nor a text that `headway serve` takes"
+            f"{name}: {found!r} is not a model: neither a class nor an instance of headway.Model "
+            "or headway.TensorModel, nor a function, nor a text that `headway serve` takes"
         )
     if not _is_found_at(where, found):
         given[name] = functools.partial(_make, found, where, table.get("options", {}))

@@ -74,7 +74,7 @@ class OnnxModel(TensorModel):
         self._texts = [tensor.name for tensor in self.inputs if tensor.dtype == "object"]
 
     def load(self) -> None:
-        """In the worker: nothing is put on a GPU by the process that only reads the signature."""
+        """Runs in the worker: a process that only reads the signature puts nothing on a GPU."""
         asked = self._device_asked
         if _name_of(check_device(asked)[0]) != _CPU:
             self._session = open_session(self._path, device=asked, threads=self._threads)
@@ -102,7 +102,8 @@ class OnnxModel(TensorModel):
 
 
 def _texts(name: str, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
-    """As `str`: onnxruntime takes `bytes` too, but writes them as Python would, `b'12'`."""
+    """The texts as `str`: onnxruntime takes `bytes` too, but writes them as Python would,
+    `b'12'`."""
     texts = array.copy()
     for index, element in enumerate(array.flat):
         if isinstance(element, bytes):
@@ -187,7 +188,7 @@ def _device_name(first: str, asked: str) -> str:
 
 
 def _providers(name: str, number: str) -> list[Any]:
-    """With those that take what it cannot run."""
+    """The provider, followed by those that run what it cannot."""
     provider = PROVIDERS[name][0]
     options = {"device_id": number} if number else {}
     found: list[Any] = [(provider, options)]

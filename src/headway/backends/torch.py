@@ -120,7 +120,7 @@ def _weights_only() -> Iterator[None]:
 
 
 def _refuse_pickles(path: Path) -> None:
-    """Constants that are Python objects are unpickled whatever is set: look before."""
+    """Refuse constants that are Python objects: torch unpickles those with every setting."""
     try:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -161,7 +161,7 @@ def _output_names(program: Any, count: int) -> Sequence[str]:
 def _tensor(name: str, value: Any, path: Path) -> Tensor:
     dtype = _DTYPES.get(str(getattr(value, "dtype", None)))
     if dtype is None:
-        raise ConfigError(f"{path}: {name!r} is no tensor that Headway can serve")
+        raise ConfigError(f"{path}: {name!r} is not a tensor that Headway can serve")
     shape = tuple(axis if isinstance(axis, int) else -1 for axis in value.shape)
     if not shape:
         raise ConfigError(f"{path}: {name!r} is a scalar; its first axis must be the rows")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CALLERS = 64
 _SECONDS = 1.0  # for each of the two runs
-_CALL_S = 0.010  # what a call of the model costs, whatever is in it …
+_CALL_S = 0.010  # what a call of the model costs, however many rows it has …
 _ROW_S = 0.0001  # … and what one text adds
 _THINK_S = 0.005  # on average, between a caller's answer and its next call
 _TIMETABLE = 12  # batches

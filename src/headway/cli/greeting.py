@@ -1,4 +1,4 @@
-"""What `headway serve` tells a person once it listens: lines to copy that work."""
+"""The message of `headway serve` once it listens: lines to copy that work."""
 
 import json
 import shlex
@@ -28,7 +28,7 @@ def announcing(config: Config) -> "Callable[[Addresses, Registry], None]":
             has_keys=bool(keys_of(config)),
             admin_without_key=config.server.admin_without_key,
         )
-        with suppress(OSError):  # a full disk, or nobody who reads it: the server runs all the same
+        with suppress(OSError):  # a full disk, or a closed pipe: the server runs all the same
             print(words, flush=True)
 
     return announce
@@ -93,14 +93,14 @@ def _openai(model: ServedModel, url: str, key: str) -> str:
 
 
 def _example(model: ServedModel) -> str:
-    """One value of it, as JSON that it takes; where that is unknown, a word in its place."""
+    """An example value as JSON; if the model takes any JSON, a placeholder."""
     if _takes_any_json(model):
         return "INPUT"
     return json.dumps(example_of(model.json_schemas()[0]))
 
 
 def _takes_any_json(model: ServedModel) -> bool:
-    """Or any object: nothing is known of what must be in it."""
+    """Whether it takes any JSON, or an object whose fields are unknown."""
     schema = model.json_schemas()[0]
     return example_of(schema) in (None, {}) and not schema.get("properties")
 

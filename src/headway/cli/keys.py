@@ -107,13 +107,13 @@ def run_new(arguments: argparse.Namespace) -> int:
 
 
 def stanza_of(table: dict[str, Any]) -> str:
-    """One `[[keys]]` table. JSON's texts, numbers and lists are TOML's too."""
+    """The text of one `[[keys]]` table. JSON's texts, numbers and lists are valid TOML, too."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
     return "\n".join(["[[keys]]", *lines, ""])
 
 
 def _append(path: Path, key: Any, stanza: str) -> None:
-    """Only the owner may read the file that is made here."""
+    """Append a key to the file. If this creates it, only its owner may read it."""
     from headway.config import check_keys, keys_in
 
     known = keys_in(path) if path.exists() else ()
@@ -145,10 +145,10 @@ def run_list(arguments: argparse.Namespace) -> int:
             f"{key.concurrent} at once" if key.concurrent else "",
             f"{key.tokens_per_minute:g} tokens/min" if key.tokens_per_minute else "",
         ]
-        told = ", ".join(filter(None, limits)) or "no quota"
+        quotas = ", ".join(filter(None, limits)) or "no quota"
         models = ", ".join(key.models) or "all models"
         print(
-            f"{key.id:<20} {key.tenant} ×{key.weight:g}; {'+'.join(key.rights)}; {models}; {told}"
+            f"{key.id:<20} {key.tenant} ×{key.weight:g}; {'+'.join(key.rights)}; {models}; {quotas}"
         )
     return 0
 

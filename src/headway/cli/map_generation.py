@@ -13,7 +13,7 @@ AHEAD = 4  # times the answers computed at once: no step waits for the file
 
 
 def generator_of(config: "ModelConfig") -> "ServedGenerator":
-    """No caller waits for a line: the settings of time do not count."""
+    """No caller waits for a line, so settings of time are ignored."""
     import msgspec
 
     from headway.hosting.generation.served import ServedGenerator

@@ -1,4 +1,4 @@
-"""`headway map`: a file of JSON lines through a model, to another file."""
+"""`headway map`: runs a file of JSON lines through a model, into another file."""
 
 import argparse
 import asyncio
@@ -136,7 +136,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
                 max_errors=arguments.max_errors,
                 failed_before=output.failed,
                 cut=output.note_cut,
-                told=progress.show,
+                report=progress.show,
             )
         seconds = time.monotonic() - started
     finally:
@@ -269,7 +269,7 @@ def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
 
 
 def _for_throughput(config: "ModelConfig") -> "ModelConfig":
-    """No caller waits for a line: the model's own settings of time do not count."""
+    """No caller waits for a line, so the model's own settings of time are ignored."""
     import msgspec
 
     return msgspec.structs.replace(
@@ -290,7 +290,7 @@ def _check_files(source: Path, output: Path) -> None:
     if not source.is_file():
         raise ConfigError(f"{source}: there is no such file")
     if not output.parent.is_dir():
-        raise ConfigError(f"{output}: there is no folder {output.parent}")
+        raise ConfigError(f"{output}: the folder {output.parent} does not exist")
     if output.exists() and output.samefile(source):
         raise ConfigError(f"{output} is the input")
 

@@ -1,4 +1,4 @@
-"""`headway serve`: from what was typed to a configuration, and to the running server."""
+"""`headway serve`: turns flags into a configuration, and runs the server."""
 
 import argparse
 import functools

@@ -1,4 +1,4 @@
-"""What a person types after `headway simulate`: each flag read and checked, on its own."""
+"""The flags of `headway simulate`: each is read and checked on its own."""
 
 import argparse
 import math

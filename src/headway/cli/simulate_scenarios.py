@@ -1,4 +1,4 @@
-"""What `headway simulate` simulates: the flags as arrivals, batch times, callers and loads."""
+"""Turns the flags of `headway simulate` into arrivals, batch times, callers and loads."""
 
 import argparse
 import json
@@ -42,7 +42,7 @@ class Composing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """One load."""
+    """A scenario at one load."""
 
     scenario: Scenario
     load: float | None
@@ -198,7 +198,8 @@ def _lengths_of(arguments: argparse.Namespace, profile: Profile) -> Lengths | No
 
 
 def _capacity(arguments: argparse.Namespace, profile: Profile, lengths: Lengths | None) -> float:
-    """Where lengths differ: of full batches of items as long as each other, as the model pads."""
+    """The highest rate, in full batches; where lengths differ, each batch has items of one length,
+    as the model pads."""
     max_rows, workers = arguments.max_batch_size, sum(1.0 / each for each in arguments.workers)
     if lengths is None:
         return capacity_rps(batch_seconds(profile, max_rows), workers)

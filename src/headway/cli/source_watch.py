@@ -31,7 +31,7 @@ def run(arguments: Sequence[str], folders: Iterable[Path]) -> int:
 
 
 class _Server:
-    """One process after the other."""
+    """Runs a server process; on a change, another one after it."""
 
     def __init__(self, arguments: Sequence[str], folders: list[Path]) -> None:
         self._command = [sys.executable, "-m", "headway", *arguments]
@@ -46,7 +46,7 @@ class _Server:
         where = ", ".join(str(each) for each in self._folders)
         _say(f"watching {len(seen)} file{'' if len(seen) == 1 else 's'} in {where}")
         while True:
-            # A group of its own: Ctrl-C comes to us only, and ends it once, not twice.
+            # In a group of its own: only we get Ctrl-C, and end it once, not twice.
             process = subprocess.Popen(self._command, process_group=0)
             try:
                 seen = self._wait_changed(process, seen)
@@ -56,7 +56,8 @@ class _Server:
                 return code
 
     def _wait_changed(self, process: "subprocess.Popen[bytes]", seen: Seen) -> Seen:
-        """Until the files differ, and two looks in a row agree: none is read half written."""
+        """Wait until the files differ and two looks in a row agree, so that none is read half
+        written."""
         has_ended = False
         last = seen
         while not self._stopping.wait(_LOOK_EVERY_S):

@@ -1,7 +1,7 @@
-"""What a client sends and what it makes of the answer. Pure: it knows no sockets and no clock.
+"""Builds a client's requests and reads the answers. Pure: it knows no sockets and no clock.
 
-One call becomes one HTTP request; an error's status and words become the exception that the server
-raised. When to try again is decided here, too.
+One call becomes one HTTP request; an error's status and message become the exception that the
+server raised. This also decides when to try again.
 """
 
 import random
@@ -32,7 +32,7 @@ Priority = Literal["high", "normal", "low"]
 
 
 class Asking(TypedDict, total=False):
-    """What every call may be given beside its value."""
+    """The arguments that every call takes besides its value."""
 
     parameters: Mapping[str, Any] | None  # for the model: all that it takes
     deadline_ms: float | None
@@ -59,7 +59,7 @@ _BY_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What a call wants beside its answer."""
+    """The options of a call."""
 
     deadline_ms: float | None = None
     priority: Priority | None = None
@@ -67,8 +67,8 @@ class RequestOptions:
     key: str = ""
 
     def headers(self, left_s: float | None = None, *, of: Any = None) -> dict[str, str]:
-        """`left_s`: of the caller's time; of that and the deadline the shorter counts. `of`: the
-        value that is sent; bytes go as they are."""
+        """`left_s`: the rest of the caller's time; of that and the deadline the shorter counts.
+        `of`: the value that is sent; bytes are sent as they are."""
         times_ms = [] if self.deadline_ms is None else [self.deadline_ms]
         if left_s is not None:
             times_ms.append(max(left_s * 1e3, 1.0))
@@ -87,7 +87,7 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """What came back."""
+    """An answer as it was received."""
 
     status: int
     body: bytes
@@ -102,7 +102,8 @@ class Retries:
     most: int = 2
 
     def wait_s(self, attempt: int, answer: ClientAnswer | None) -> float | None:
-        """Before the next attempt; None: do not. `answer` is None where nobody answered."""
+        """The seconds before the next attempt; None: do not try again. `answer` is None if there
+        was none."""
         if attempt >= self.most or (answer is not None and answer.status not in _RETRIED):
             return None
         asked = None if answer is None else _seconds(answer.retry_after)
@@ -114,7 +115,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class ClientCall:
-    """One HTTP request, and how its answer is read."""
+    """An HTTP request, and how its answer is read."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -123,7 +124,7 @@ class ClientCall:
     value: Any = None
 
     def request(self, timeout_s: float, left_s: float | None = None) -> dict[str, Any]:
-        """What httpx is given. `left_s`: of the caller's time, for the server to know."""
+        """The arguments for httpx. `left_s`: of the caller's time, sent to the server."""
         return {
             "method": self.method,
             "url": self.path,
@@ -134,7 +135,8 @@ class ClientCall:
 
 
 class Attempts:
-    """A call until it is answered or given up. The caller tells the time, sends and waits."""
+    """The attempts of one call, until it is answered or given up. The caller sends, waits and
+    passes the time in."""
 
     def __init__(self, call: ClientCall, retries: Retries, timeout_s: float, now: float) -> None:
         self._call = call
@@ -150,7 +152,8 @@ class Attempts:
         return self._call.request(left_s, left_s)
 
     def wait_s(self, outcome: ClientAnswer | HeadwayError, now: float) -> float | None:
-        """Before the next attempt; None: this was the last. An error: nobody answered."""
+        """The seconds before the next attempt; None: this was the last. `outcome` is an error if
+        there was no answer."""
         answer = outcome if isinstance(outcome, ClientAnswer) else None
         if isinstance(outcome, DeadlineExceeded) or (answer is not None and answer.status == 200):
             return None
@@ -197,7 +200,8 @@ def _predict_path(model: str, asking: Asking, end: str = "") -> str:
 
 
 def body_of(value: Any) -> bytes:
-    """Bytes as they are; JSON of plain values, dataclasses, pydantic models, numpy arrays."""
+    """The body for a value: bytes as they are; JSON of plain values, dataclasses, pydantic models
+    and numpy arrays."""
     import msgspec
 
     return value if isinstance(value, bytes) else msgspec.json.encode(value, enc_hook=_plain)
@@ -214,11 +218,11 @@ def result_of(answer: ClientAnswer, returns: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=returns)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the answer is not what `returns` says: {error}") from error
+        raise InvalidInput(f"the answer is not of the type `returns`: {error}") from error
 
 
 def results_of(body: bytes, returns: Any) -> list[Any]:
-    """Of several values: the first error among them is raised."""
+    """The results of several values. Raises the first error among them."""
     import msgspec
 
     found: Sequence[Any] = msgspec.json.decode(body)["results"]

@@ -29,7 +29,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 class _Caller(Generic[H]):
-    """What both clients have in common: where the server is, and what every call wants."""
+    """The common part of both clients: the server's address, and options for every call."""
 
     _sender: ClassVar[str]  # the class of httpx that sends
 
@@ -63,7 +63,7 @@ class _Caller(Generic[H]):
         return request
 
     def _failure(self, error: "httpx.TransportError") -> HeadwayError:
-        """What it means that nobody answered."""
+        """The exception for a request that got no answer."""
         failure: HeadwayError = Unavailable(f"no server answers at {self.http.base_url}: {error}")
         if isinstance(error, _httpx().TimeoutException):
             failure = DeadlineExceeded(f"no answer from {self.http.base_url}")

@@ -1,6 +1,5 @@
-"""What Llama and its kin (Mistral, Qwen2, Qwen3, SmolLM2) are made of: read once from config.json,
-for every device. Which of them are computed, and why another is not: `support.py`.
-"""
+"""The parts of Llama and its kin (Mistral, Qwen2, Qwen3, SmolLM2): read once from config.json, for
+every device. `support.py` says which of them can be computed, and why others cannot."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ Modules = dict[str, tuple[int, int]]  # in and out, by transformers' names
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """With what the model's own class takes for keys that are left out."""
+    """The configuration with defaults for missing keys, as the model's own class has them."""
     return {**DEFAULTS[config.get("model_type", "llama")], **config}
 
 
@@ -89,7 +88,7 @@ class LlamaSpec:
         }
 
     def modules(self) -> Modules:
-        """Those of all layers."""
+        """The modules of all layers."""
         return {
             module: sizes
             for layer in range(self.layers)

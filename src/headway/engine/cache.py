@@ -14,7 +14,7 @@ _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What of a model decides how large its cache is."""
+    """The properties of a model that decide how large its cache is."""
 
     layers: int
     kv_heads: int

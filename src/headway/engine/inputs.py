@@ -1,4 +1,4 @@
-"""What one step hands to the model: the tokens of all its sequences in one row, nothing padded.
+"""The model's input in one step: the tokens of all sequences in one row, without padding.
 
 Decodes come first, one token each, then the prompts' chunks. So attention treats the front of the
 row as one batch, and each chunk by itself.
@@ -14,7 +14,7 @@ from headway.engine.cache import Tables
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where one prompt's tokens lie in the row, and where its keys and values lie in the cache."""
+    """The place of one prompt's tokens in the row, and of its keys and values in the cache."""
 
     start: int  # in the row
     end: int
@@ -29,7 +29,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class DecodeContext:
-    """What decodes attend to where there are no kernels."""
+    """The context that decodes attend to where there are no kernels."""
 
     blocks: torch.Tensor  # [decodes, most blocks], padded with any block
     lengths: torch.Tensor  # tokens in them that each attends to, its own included

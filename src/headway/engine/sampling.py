@@ -1,7 +1,7 @@
-"""From logits to tokens, each sequence as it asked.
+"""Samples tokens from logits, for each sequence with its own options.
 
-Chance is a number computed from the sequence's seed and the token's position, and nothing else: a
-sequence gets the same text whatever runs beside it, and again after it was preempted.
+The random number depends only on the sequence's seed and the token's position: so a sequence gets
+the same text in any batch, and again after it was preempted.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence that samples: how, at which position, and what it has said so far."""
+    """A sequence that samples: its options, its position, and its tokens so far."""
 
     sampling: Sampling
     position: int
@@ -34,7 +34,7 @@ class Sampled:
 
 
 def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
-    """One token for each row of the logits."""
+    """A token for each row of the logits."""
     logits = logits.float()
     raw = logits
     broken = (~logits.amax(-1).isfinite()).nonzero()[:, 0].tolist()
@@ -87,9 +87,9 @@ def _adjust(logits: torch.Tensor, row: Row) -> None:
         penalty = sampling.repetition_penalty
         logits[seen] = torch.where(known > 0, known / penalty, known * penalty)
     if row.generated and (sampling.presence_penalty or sampling.frequency_penalty):
-        said, counts = torch.tensor(row.generated).unique(return_counts=True)
+        tokens, counts = torch.tensor(row.generated).unique(return_counts=True)
         often = counts.to(logits.dtype)
-        logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * often
+        logits[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * often
     if sampling.logit_bias:
         tokens = torch.tensor(list(sampling.logit_bias))
         logits[tokens] += logits.new_tensor(list(sampling.logit_bias.values()))
@@ -123,8 +123,8 @@ def _is_cut(sampling: Sampling) -> bool:
 
 
 def _cut(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """What min-p, then top-k, then top-p leave: probabilities and tokens, the likeliest first, and
-    of equals the one with the lower id. `gpu/drawing.py` does the same for many rows."""
+    """The probabilities and tokens that min-p, then top-k, then top-p leave; the likeliest first,
+    and of equals the one with the lower id. `gpu/drawing.py` does the same for many rows."""
     total = logits.logsumexp(-1)
     candidates = min(_CANDIDATES, len(logits))
     while True:

@@ -39,14 +39,14 @@ class Known:
         return replace(logprobs, prompt=prompt)
 
     def row(self, position: int) -> Row:
-        """As of now: the tokens before that position are known."""
+        """The row to sample from at `position`: the tokens before it are known."""
         found = None if self.matcher is None else self.matcher.allowed(self.generated)
         allowed = None if found is None else torch.from_numpy(found)
         return Row(self.sampling, position, self.prompt, self.generated, allowed)
 
 
 class Sequences:
-    """Those that an engine knows: what a runner is to those who hand it steps."""
+    """The sequences of an engine: the part of a runner that is given its steps."""
 
     def __init__(self) -> None:
         self._known: dict[int, Known] = {}
@@ -68,11 +68,11 @@ class Sequences:
         self._known[sequence] = Known(prompt, sampling, list(generated), matcher)
 
     def drop(self, sequence: int) -> None:
-        """It has ended. Harmless if it is not known."""
+        """Forget a sequence that has ended. An unknown one is ignored."""
         self._known.pop(sequence, None)
 
     def note(self, step: Step, sampled: Sampled) -> None:
-        """What a step has sampled, for the sequences that have not ended meanwhile."""
+        """Record a step's sampled tokens, for the sequences that have not ended meanwhile."""
         for index, sequence in enumerate(step.sampled):
             known = self._known.get(sequence)
             if known is not None:
@@ -92,7 +92,7 @@ class Place(NamedTuple):
 
 
 def places_of(step: Step) -> list[Place]:
-    """In the order of `step.sampled`."""
+    """The places of a step, in the order of `step.sampled`."""
     rows = [(each.sequence, each.slot, each.position + 1) for each in step.decode]
     rows += [
         (each.sequence, each.slot, each.position + len(each.tokens))

@@ -105,7 +105,7 @@ def why_not(config: Config, engine: Engine) -> str | None:
 
 
 def text_config_of(config: Config) -> Config:
-    """Of a model that sees or hears, too: the part that is its language model."""
+    """The language model's part of the configuration: a model that also sees or hears nests it."""
     nested = config.get("text_config")
     return nested if isinstance(nested, Mapping) else config
 
@@ -157,7 +157,7 @@ def _contradiction(text: Config) -> str | None:
     parameters, scaling = text.get("rope_parameters"), text.get("rope_scaling")
     for name, rope in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         if rope is not None and not isinstance(rope, Mapping):
-            return f"{name} is no object"
+            return f"{name} is not an object"
     if parameters and scaling and dict(parameters) != dict(scaling):
         return "rope_parameters and rope_scaling say different things"
     theta = text.get("rope_theta")
@@ -189,7 +189,7 @@ def _odd_rope(text: Config, known: Mapping[str, Any] | set[str]) -> str | None:
 
 
 def _ropes(text: Config) -> Iterator[dict[str, Any]]:
-    """One, or one for each kind of layer."""
+    """The rotary settings: one, or one for each kind of layer."""
     nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
     if _is_nested(text):
         for rope in nested.values():

@@ -14,7 +14,7 @@ from headway.errors import ConfigError
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
-# What quantised weights have beside them, and who has it.
+# Names of tensors that quantised weights have beside them, each with its format.
 _QUANTISED = {
     ".qweight": "GPTQ or AWQ",
     ".qzeros": "GPTQ or AWQ",
@@ -44,7 +44,7 @@ class Stored(NamedTuple):
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """What the index names, or what the one file holds. A file beside them is not looked at."""
+    """The tensors that the index names, or those of the only file. Other files are ignored."""
     from safetensors import SafetensorError, safe_open
 
     found = {}
@@ -95,7 +95,7 @@ def _files(folder: Path) -> Mapping[Path, set[str] | None]:
         for name, file in named.items():
             files[folder / file].add(name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{index}: is no index of tensors: {error!r}") from error
+        raise ConfigError(f"{index} is not an index of tensors: {error!r}") from error
     if single.exists() and single not in files:
         raise ConfigError(f"{folder}: has {_SINGLE}, and {_INDEX} names other files: which is it?")
     outside = [file for file in files if file.parent != folder]
@@ -105,7 +105,8 @@ def _files(folder: Path) -> Mapping[Path, set[str] | None]:
 
 
 def check_stored(folder: Path, *, ignored: tuple[str, ...]) -> None:
-    """Before another library reads them: it widens whole numbers, and drops what scales them."""
+    """Check the weights before another library reads them: it would widen integers and drop their
+    scales."""
     for name, each in stored_tensors(folder).items():
         if not name.endswith(ignored):
             _check_kind(folder, name, each)
@@ -161,7 +162,7 @@ def _check_tied(folder: Path) -> None:
 
 
 def _plain(name: str) -> str:
-    """As a model with its head names it; one that was saved without has no "model." before it."""
+    """The name in a model with a head; one that was saved without has no "model." before it."""
     return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
 
 
@@ -172,7 +173,7 @@ def _more(names: list[str]) -> str:
 def random_tensors(
     spec: LlamaSpec, *, dtype: torch.dtype, device: str
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """What a folder of Llama's kind would hold, drawn at random where it is used: nothing is
+    """The tensors of a folder of Llama's kind, drawn at random where they are used: nothing is
     written, read or copied."""
     for name, shape in spec.tensors():
         tensor = torch.empty(shape, dtype=dtype, device=device)
@@ -180,7 +181,7 @@ def random_tensors(
 
 
 class LayerWeights(NamedTuple):
-    """Of one layer. The tensors of one product are one matrix."""
+    """The weights of one layer. The tensors of one product are one matrix."""
 
     before: torch.Tensor  # the norms' weights
     qkv: Any  # a tensor; on a GPU perhaps one of 8 bits with its scales

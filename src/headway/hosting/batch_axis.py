@@ -1,4 +1,4 @@
-"""Models without a batch axis, here and in worker processes."""
+"""Adapts models without a batch axis, here and in worker processes."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

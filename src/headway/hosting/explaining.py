@@ -21,7 +21,7 @@ def is_asked_for(value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GenerationTimes:
-    """Where the time of one generated answer went."""
+    """How the time of one generated answer was spent."""
 
     queued_s: float
     first_token_s: float

@@ -58,7 +58,7 @@ def _absent(used: str, by: str, known: Sequence[str]) -> str:
 
 
 class Uses:
-    """Which model calls which, of one server."""
+    """Records which model of a server calls which."""
 
     def __init__(self, registry: Registry, stages: Stages | None = None) -> None:
         self._registry = registry
@@ -116,7 +116,7 @@ class _Handles(Mapping[str, ModelHandle[Any, Any]]):
 
 
 class Handle(ModelHandle[Any, Any]):
-    """One model of the registry, whichever version answers at the moment of the call."""
+    """A model of the registry, in the version that answers at the moment of the call."""
 
     def __init__(
         self,
@@ -212,8 +212,8 @@ class Handle(ModelHandle[Any, Any]):
                 )
 
     def _from_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for it in a thread of the model's. It is withdrawn when nobody waits for the batch
-        any more, and the thread goes on with Closed."""
+        """Wait for the call in a thread of the model's. If nobody waits for the batch any more, the
+        call is withdrawn and the thread gets Closed."""
         if _is_running(self._loop):
             call.close()
             raise RuntimeError(f"in the event loop: await self.models[{self.name!r}](…)")
@@ -235,7 +235,7 @@ def _start(
     waiting: "Future[Any]",
     context: contextvars.Context,
 ) -> None:
-    """In the loop: a task for the call, tied to the thread that waits for it."""
+    """Start the call as a task of the event loop, tied to the thread that waits for it."""
     task = loop.create_task(call, context=context)
 
     def settle(done: "asyncio.Task[Any]") -> None:
@@ -299,8 +299,8 @@ def _inherited(
 
 
 def _noting_batch(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with the batch known to whatever it calls. It takes the token that says when
-    nobody waits any more, and hands it on to a method that takes it itself."""
+    """The method, which passes its batch on to the models that it calls. It takes the token that
+    says when nobody waits any more, and hands it on to a method that takes it itself."""
     hands_on = takes_cancel(method)
     wrapped = _wrapped(method, lambda cancel: {CANCEL: cancel} if hands_on else {})
     functools.update_wrapper(wrapped, method)
@@ -347,7 +347,7 @@ def _wrapped(
 
 
 def _steps(steps: Iterator[Any], batch: BatchCancel | None) -> Iterator[Any]:
-    """Each step in turn; between two of them the thread may work on another batch."""
+    """The steps one by one; between two of them the thread may work on another batch."""
     try:
         while True:
             token = _batch.set(batch)
@@ -363,7 +363,7 @@ def _steps(steps: Iterator[Any], batch: BatchCancel | None) -> Iterator[Any]:
 
 
 async def _unless_left(call: Coroutine[Any, Any, Any], batch: BatchCancel | None) -> Any:
-    """Ends when nobody waits for the batch any more: so do the calls that it waits for."""
+    """Ends once nobody waits for the batch any more; then its own calls end as well."""
     if batch is None:
         return await call
     loop = asyncio.get_running_loop()

@@ -70,7 +70,7 @@ class RequestStatistics(Protocol):
 
 
 class Served(InUse):
-    """One model being served. `start()` before, `close()` after."""
+    """A model that is served, between `start()` and `close()`."""
 
     language = None
 
@@ -133,7 +133,7 @@ class Served(InUse):
 
     @property
     def unready(self) -> str:
-        """Without the model's own error, which is in the log only."""
+        """The reason for clients; the model's own error is in the log only."""
         if self.batcher.is_stuck:
             return "its calls hang"
         return "it has failed" if self.trouble else "it is being loaded or unloaded"
@@ -147,7 +147,7 @@ class Served(InUse):
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more; empty: it does, or will."""
+        """The reason why nothing completes any more; empty: it does, or will."""
         return self.batcher.trouble
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -215,7 +215,7 @@ class Served(InUse):
     # ---- calling
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
-        """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        """Run named arrays, rows first. One row that fails fails all, and withdraws the others."""
         if self._limit_ms is not None:
             ask = ask.within(self._limit_ms)
         started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
@@ -235,7 +235,7 @@ class Served(InUse):
         return outputs
 
     async def predict(self, value: Any, ask: Ask) -> Any:
-        """One value, as decoded from JSON. The result may hold numpy arrays."""
+        """Run one value as decoded from JSON. The result may contain numpy arrays."""
         if self._limit_ms is not None:
             ask = ask.within(self._limit_ms)
         if ask.allowance is not None:
@@ -250,8 +250,9 @@ class Served(InUse):
         return result
 
     async def submit(self, value: Any, ask: Ask) -> Any:
-        """One value as Python has it, from a model that calls this one: nothing is decoded. A model
-        over arrays also takes whole ones, as its own `predict` does, and gives whole ones."""
+        """Run one Python value from a model that calls this one; nothing is decoded. A model over
+        arrays also takes whole batches, as its own `predict` does, and then returns whole
+        batches."""
         is_over_arrays = self.signature is None and self._has_rows
         arrays = whole_arrays(value, self.inputs) if is_over_arrays else None
         if arrays is not None:
@@ -266,7 +267,7 @@ class Served(InUse):
         return result
 
     async def submit_many(self, values: Sequence[Any], ask: Ask) -> list[Any]:
-        """Several of them: the first error withdraws the rest."""
+        """Run several values: the first error withdraws the others."""
 
         async def call(index: int, left_ms: float | None) -> Any:
             asked = ask if left_ms is None else dataclasses.replace(ask, deadline_ms=left_ms)
@@ -279,7 +280,7 @@ class Served(InUse):
     async def predict_many(
         self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
-        # There may be many thousands: nothing is made for each before its turn has come.
+        # There may be many thousands: nothing is allocated for one before its turn.
         one = asks if isinstance(asks, Ask) else None
         each = () if isinstance(asks, Ask) else asks
 
@@ -298,14 +299,14 @@ class Served(InUse):
             self.record(1, started, None)
             return result
 
-        told = each if one is None else (one,)
-        for ask in told[:1]:  # options are the same for all values of a request
+        asks = each if one is None else (one,)
+        for ask in asks[:1]:  # options are the same for all values of a request
             ask.pay(len(values))
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
-        deadline_ms = min((ask.deadline_ms or math.inf for ask in told), default=math.inf)
+        deadline_ms = min((ask.deadline_ms or math.inf for ask in asks), default=math.inf)
         fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
-        with self.held():  # most of them come to the queue later
+        with self.held():  # most of them are queued later
             try:
                 return await fan_out.gather(call, range(len(values)), keep_errors=keep_errors)
             except (QueueFull, Shed) as error:
@@ -327,7 +328,7 @@ class Served(InUse):
 
     @property
     def is_simple(self) -> bool:
-        """May values of the plain route go the direct way, queued as they are?"""
+        """Whether values of the plain route may take the direct path, queued as they are."""
         is_over_values = self.signature is not None and not self.only_streams
         return is_over_values and self.batcher.is_uniform and self._limit_ms is None
 
@@ -348,7 +349,7 @@ class Served(InUse):
         if rows <= self.batcher.policy.window_rows:
             outputs = await self._ask_batcher(inputs, ask)
         else:
-            with self.held():  # most of them come to the queue later
+            with self.held():  # most of them are queued later
                 outputs = await self._ask_batcher(inputs, ask)
         return outputs
 
@@ -465,7 +466,7 @@ def _made(
     model: Model[Any, Any] | TensorModel | None,
     make: Callable[[], AnyModel] | None,
 ) -> tuple[Model[Any, Any] | TensorModel, Callable[[], AnyModel] | None]:
-    """The model, and how a worker makes another; None: a given one is all there is."""
+    """The model, and how a worker makes another; None: only the given one can be used."""
     if model is None:
         make = make or functools.partial(catalogue.build, config.target, config.options)
         made = make()

@@ -20,7 +20,7 @@ class InUse:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Not to be retired meanwhile: for callers that come to the queue after an `await`."""
+        """Keep the model from being retired: for callers that reach the queue after an `await`."""
         self._holders += 1
         try:
             yield
@@ -35,7 +35,7 @@ class InUse:
 
     @property
     def is_asked(self) -> bool:
-        """Now, or a moment ago."""
+        """Whether it has requests now, or had some a moment ago."""
         return self.is_busy or self.idle_s < _LATELY_S
 
     @property

@@ -139,7 +139,7 @@ def items_mean_of(signature: Signature | None, inputs: Sequence[Tensor]) -> Item
 
 
 def workers_of(name: str, version: str, batcher: Batcher[Any, Any]) -> list[WorkerLine]:
-    """One line for each worker; threads share this process."""
+    """A line for each worker; threads share this process."""
     processes = batcher.worker_processes
     if processes:
         return [

@@ -18,7 +18,7 @@ class ManagedModel(ServedModel, Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more; empty: it does, or will."""
+        """The reason why nothing completes any more; empty: it does, or will."""
         ...
 
     @property
@@ -26,7 +26,7 @@ class ManagedModel(ServedModel, Protocol):
 
     @property
     def is_asked(self) -> bool:
-        """Now, or a moment ago."""
+        """Whether it has requests now, or had some a moment ago."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Where a model comes from, and where its warm-up table is kept."""
+"""The origin of a model, and the place of its warm-up table."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +15,8 @@ from headway.models.catalogue import AnyModel
 
 @dataclass(frozen=True, slots=True)
 class ModelOrigin:
-    """Where a model comes from. Its table is kept beside its files, and good as long as those."""
+    """A model's origin. Its table is kept beside its files, and holds as long as they are the
+    same."""
 
     make: Callable[[], AnyModel] | None = None  # slow; in any process
     folder: Path | None = None
@@ -26,7 +27,7 @@ class ModelOrigin:
     def table_store(
         self, config: ModelConfig, model: "Model[Any, Any] | TensorModel", max_batch_size: int
     ) -> TableStore | None:
-        """Where what was timed is kept; None: nowhere."""
+        """The place for measured batch times; None: nowhere."""
         files = self.files or model_files(model)
         places = [] if self.folder is None else [self.folder / tables.NAME]
         if self.cache_dir is not None:

@@ -52,7 +52,8 @@ class Ask:
         return () if self.story is None else self.story.headers()
 
     def after(self, seconds: float) -> "Ask":
-        """These options after some of the caller's time has passed. Raises DeadlineExceeded."""
+        """These options, `seconds` later: less of the caller's time is left. Raises
+        DeadlineExceeded."""
         if self.deadline_ms is None:
             return self
         left_ms = self.deadline_ms - seconds * 1e3
@@ -61,7 +62,7 @@ class Ask:
         return replace(self, deadline_ms=left_ms)
 
     def within(self, limit_ms: float | None) -> "Ask":
-        """These options, with an answer within this time; None: there is no limit."""
+        """These options with a deadline of at most `limit_ms`; None: no limit."""
         if limit_ms is None or (self.deadline_ms is not None and self.deadline_ms <= limit_ms):
             return self
         return replace(self, deadline_ms=limit_ms)
@@ -72,7 +73,7 @@ PLAIN = Ask()  # nothing special; most ask for that
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    """One worker, as an operator sees it."""
+    """A worker, as an operator sees it."""
 
     model: str
     version: str
@@ -95,7 +96,7 @@ class ServedModel(Protocol):
 
     @property
     def only_streams(self) -> bool:
-        """It can only stream."""
+        """Whether the model can only stream."""
         ...
 
     @property
@@ -110,7 +111,7 @@ class ServedModel(Protocol):
 
     @property
     def unready(self) -> str:
-        """Why it is not ready, for callers."""
+        """The reason why it is not ready, for callers."""
         ...
 
     @property
@@ -143,16 +144,16 @@ class ServedModel(Protocol):
     def health(self) -> Health: ...
 
     def held(self) -> AbstractContextManager[None]:
-        """For a caller that waits for something else between finding the model and calling it: it
-        is not closed meanwhile, even if another version replaces it."""
+        """Keep the model from being closed, even if another version replaces it: for a caller that
+        waits between finding it and calling it."""
         ...
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
-        """Named arrays, rows first. Raises HeadwayError."""
+        """Run named arrays, rows first. Raises HeadwayError."""
         ...
 
     async def predict(self, value: Any, ask: Ask) -> Any:
-        """One value, as in the model's type hints (the plain JSON route, OpenAI)."""
+        """Run one value of the model's type hints (for the plain JSON route, and OpenAI's)."""
         ...
 
     async def predict_many(
@@ -198,7 +199,7 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """One version of one model, in v2's words."""
+    """A version of a model, in v2's words."""
 
     name: str
     version: str
@@ -280,7 +281,7 @@ class Registry:
         self._forgetters.remove(forget)
 
     def drain(self, *, is_draining: bool = True) -> None:
-        """Not ready from now on, whatever the models are; requests are answered all the same."""
+        """Report the server as not ready, or end that; requests are answered all the same."""
         self.is_draining = is_draining
 
     def names(self) -> list[str]:
@@ -288,7 +289,7 @@ class Registry:
         return sorted({*self._models, *kept})
 
     def adapters(self) -> dict[str, str]:
-        """Names that answer like models, each with the model whose adapter it is."""
+        """The adapters' names, which can be called like models, each with its model's name."""
         found: dict[str, str] = {}
         for name, model in sorted(self._models.items()):
             for each in getattr(model, "adapter_names", tuple)():
@@ -320,7 +321,7 @@ class Registry:
 
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
         """The model that answers now. None: it loads when it is asked for, so ask `wait_ready`.
-        Raises why there is none."""
+        Raises the reason if there is none."""
         model = self.find_loaded(name, version)
         if model is None:
             model = self._adapted(name)

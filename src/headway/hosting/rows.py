@@ -17,7 +17,8 @@ def rows_of(inputs: Mapping[str, Array]) -> int:
 
 
 def whole_arrays(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array] | None:
-    """What a model over arrays takes itself, rows first; None: it is not that."""
+    """The arrays of a value that a model over arrays takes as it is, rows first; None: it is not
+    one."""
     if not (isinstance(value, Mapping) and value.keys() == {tensor.name for tensor in inputs}):
         return None
     if any(getattr(value[each.name], "ndim", 0) != len(each.shape) for each in inputs):
@@ -26,7 +27,7 @@ def whole_arrays(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array] | Non
 
 
 def as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
-    """One row of every input, from JSON: `{"x": […]}`, or just `[…]` where there is one input."""
+    """One row of every input from JSON: `{"x": […]}`, or just `[…]` if there is only one input."""
     names = {tensor.name for tensor in inputs}
     if not (isinstance(value, Mapping) and value.keys() == names):
         if isinstance(value, Mapping) or len(inputs) > 1:

@@ -1,5 +1,5 @@
-"""What a model has done so far, in Triton's shape. Sums only: cheap to add to, constant in size
-but for the batch sizes seen."""
+"""A model's totals so far, in Triton's shape. Only sums: cheap to add to, and constant in size but
+for the batch sizes seen."""
 
 import asyncio
 import math
@@ -29,7 +29,7 @@ class BatchStatistics(TypedDict):
 
 
 class TritonStatistics(TypedDict):
-    """One model's statistics, under Triton's names. `/openapi.json` describes these types."""
+    """A model's statistics, under Triton's names. `/openapi.json` describes these types."""
 
     name: str
     version: str
@@ -59,7 +59,7 @@ class ModelStatistics:
         self._batches: dict[int, Stat] = {}  # as many as there are batch sizes
 
     def record(self, *, rows: int, queue_ns: int, compute_ns: int, ok: bool) -> None:
-        """One request has been answered."""
+        """Count an answered request."""
         self._last_ns = time.monotonic_ns()
         if not ok:
             self._fails += 1
@@ -71,8 +71,8 @@ class ModelStatistics:
         self._compute_ns += compute_ns
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None:
-        """One request has been answered, of which only the whole time is known: what its batch
-        (the last that was seen to finish) did not take, it waited."""
+        """Count an answered request whose total time alone is known: the time that its batch (the
+        last one seen to finish) did not take counts as waiting."""
         if error is not None:
             reason = _reason_of(error)
             self.failures[reason] = self.failures.get(reason, 0) + 1
@@ -83,13 +83,13 @@ class ModelStatistics:
         )
 
     def observe(self, event: Event) -> None:
-        """For `Batcher.observe`: counts the batches."""
+        """Count batches; to be passed to `Batcher.observe`."""
         if isinstance(event, BatchFinished):
             self._last_ran_ns = round(event.ran_s * 1e9)
             self.record_batch(rows=event.batch.rows, compute_ns=self._last_ran_ns)
 
     def record_batch(self, *, rows: int, compute_ns: int) -> None:
-        """One batch has been run."""
+        """Count a batch."""
         self._executions += 1
         batch = self._batches.setdefault(rows, _stat())
         batch["count"] += 1
@@ -101,7 +101,7 @@ class ModelStatistics:
         return math.inf if self._last_ns is None else (time.monotonic_ns() - self._last_ns) / 1e9
 
     def _last_ms(self) -> int:
-        """On the wall clock as it is now; 0: never."""
+        """The time of the last request by the present wall clock; 0: there was none."""
         if self._last_ns is None:
             return 0
         return (time.time_ns() - time.monotonic_ns() + self._last_ns) // 1_000_000

@@ -87,7 +87,7 @@ class TableStore:
             OverflowError,  # and numbers that are no times
             ConfigError,
         ) as error:
-            _log.warning("%s is no warm-up table: %r; the model is measured again", place, error)
+            _log.warning("%s is not a warm-up table: %r; the model is measured again", place, error)
             return None
 
     def _circumstances(self) -> dict[str, Any]:
@@ -116,13 +116,13 @@ def cache_dir_of(asked: str) -> Path:
 
 
 def in_cache(cache_dir: Path, name: str, files: Sequence[Path]) -> Path:
-    """One file for each model, whatever has become of it: old tables do not pile up."""
+    """The model's own file in the cache. Its name stays the same, so old tables do not pile up."""
     where = hashlib.sha256("\n".join(map(str, sorted(files))).encode()).hexdigest()[:12]
     return cache_dir / "warm-up" / f"{name}-{where}.json"
 
 
 def _stamps(files: Sequence[Path]) -> list[list[Any]]:
-    """Unchanged stamps stand for unchanged files: weights need not be read to know them."""
+    """The files' stamps. Unchanged stamps mean unchanged files, so weights need not be read."""
     stamps = []
     for file in files:
         stat = file.stat()

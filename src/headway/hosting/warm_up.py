@@ -1,4 +1,4 @@
-"""Before a model is ready: time it on typical values, by rows and by size, as far as memory and the
+"""Times a model on typical values before it is ready, by rows and by size, as far as memory and the
 time limit allow. The table is saved, and used at the next start."""
 
 import asyncio
@@ -180,7 +180,8 @@ class _Cells(ProbeWatcher):
         return True
 
     async def wait_turn(self, last_s: float) -> None:
-        """One fifth of the time at most, while others are served: this is to rest, not to poll."""
+        """Use at most a fifth of the time while other models are served. This sleeps to rest, not
+        to poll."""
         if self._beside is not None and self._beside.is_asked():
             await asyncio.sleep(_REST * last_s)
 
@@ -238,7 +239,7 @@ def samples_from(path: Path, decode: Callable[[Any], Any]) -> list[Any]:
 
 
 def samples_of(tensors: Sequence[Tensor]) -> list[dict[str, Array]]:
-    """One row made from the signature; where an axis varies, one for each of several lengths."""
+    """One row made from the signature; if an axis varies, one row for each of several lengths."""
     varies = any(-1 in tensor.shape[1:] for tensor in tensors)
     return [
         {tensor.name: _sample(tensor, length) for tensor in tensors}
@@ -247,7 +248,7 @@ def samples_of(tensors: Sequence[Tensor]) -> list[dict[str, Array]]:
 
 
 def merged(tables: Sequence[CostTable]) -> CostTable:
-    """One table of all sizes. Where a size was not timed, its rows cost what its last ones did."""
+    """One table of all sizes. Rows that were not timed at a size cost as much as its last ones."""
     rows = max((table.rows for table in tables), key=len)
     times: dict[int, list[float]] = {}
     memory: dict[int, list[float]] = {}
@@ -282,7 +283,7 @@ def _decoded(line: str, decode: Callable[[Any], Any], where: str) -> Any:
 
 
 def _sample(tensor: Tensor, length: int) -> Array:
-    """One row. What varies varies together: mostly it is one length, such as a text's."""
+    """One row. All varying axes get the same length: mostly it is one, such as a text's."""
     shape = (1, *(length if axis == -1 else axis for axis in tensor.shape[1:]))
     if tensor.dtype == "object":
         return numpy.full(shape, b"sample", dtype=object)

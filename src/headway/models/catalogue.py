@@ -1,4 +1,4 @@
-"""From a name on the command line to a model: the ready-made ones, a class or function of yours,
+"""Turns a name on the command line into a model: a ready-made one, a class or function of yours, or
 a file."""
 
 import functools
@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 DEFAULT = "minilm"
 # Of a model on the hub: what is served from its folder, and never a pickle.
 _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "model.onnx")
-CHAT = "chat"  # its weights come by `headway models get chat`, not by pip: so it is no Entry
+CHAT = "chat"  # `headway models get chat` fetches its weights, not pip: so it is no Entry
 
 
 @functools.cache
 def catalogue() -> Mapping[str, Entry]:
     """All models with a name, by the entry points of installed packages. Ours go first.
 
-    A package that fails to import is logged and left out: the others' models are not its hostages.
+    A package that fails to import is logged and left out, so that all other models can be used.
     """
     found: dict[str, Entry] = {}
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
@@ -95,7 +95,7 @@ def _takes(maker: Callable[..., AnyModel], options: Mapping[str, Any]) -> str:
 
 
 def maker(target: str) -> Callable[..., AnyModel]:
-    """What makes the model: a class, or a function with its options."""
+    """The class, or the function with its options, that makes the model."""
     if target.endswith(".onnx"):
         return _onnx_maker(Path(target))
     if target.endswith(".pt2"):
@@ -123,7 +123,7 @@ def _no_model(target: str) -> ConfigError:
     if target.startswith((".", "/", "~")) or target.endswith("/"):
         return ConfigError(f"there is no file or folder {target}{maybe}")
     return ConfigError(
-        f"{target!r} is no model{maybe or '.'} A model is a file (.py, .onnx, .pt2, .gguf), a "
+        f"{target!r} is not a model{maybe or '.'} A model is a file (.py, .onnx, .pt2, .gguf), a "
         "class or function (module:name, file.py:name), a folder, owner/name on the Hugging Face "
         f"hub, or one of {', '.join(names)} (`headway models` describes them)"
     )
@@ -146,7 +146,8 @@ def is_saved_model(path: Path) -> bool:
 
 
 def folder_maker(path: Path) -> Callable[..., AnyModel]:
-    """What diffusers or transformers saved; else the one .onnx or .pt2 file that is in it."""
+    """Makes a model from a folder that diffusers or transformers saved, or that contains one .onnx
+    or .pt2 file."""
     if (path / "model_index.json").is_file():
         return _maker_over(path, "headway.models.ready.draw:DiffusionModel")
     if _is_whisper(path):
@@ -180,12 +181,12 @@ def _is_whisper(path: Path) -> bool:
 
 def _onnx_maker(path: Path) -> Callable[..., AnyModel]:
     def make(*, device: str = "", threads: int = 1, weights: str | None = None) -> AnyModel:
-        """With `weights`, the file is in that folder or on the hub under that name."""
+        """`weights`: a folder, or a name on the hub, where the file is."""
         from headway.backends.onnx import OnnxModel
 
         file = path
         if weights is not None:
-            # Weights beyond 2 GB lie beside the file, under its name and some ending.
+            # Weights above 2 GB are beside the file, under its name with a suffix.
             file = find_weights(weights, patterns=[f"{path.as_posix()}*"]) / path
         return OnnxModel(file, device=device, threads=threads)
 

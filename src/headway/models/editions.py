@@ -3,7 +3,7 @@
 The first is a module under the file's own name. Each that comes later is a module of its own beside
 it: the version that runs keeps its module, so that its values still travel to worker processes, and
 a file that cannot be imported changes nothing. A worker process is given the edition with its
-source: one that starts again later runs the same code, whatever has become of the file.
+source: one that starts again later runs the same code, even if the file has changed.
 """
 
 import hashlib

@@ -17,7 +17,7 @@ _EXAMPLE = "def predict(items: list[str]) -> list[float]"
 
 @runtime_checkable
 class Batched(Protocol):
-    """What `@headway.batched` makes of a function, as far as it matters here."""
+    """The part of a function decorated by `@headway.batched` that is used here."""
 
     function: Callable[..., Any]
     options: Mapping[str, Any]

@@ -13,8 +13,9 @@ from headway.errors import ConfigError
 
 
 def typed(maker: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """As the hints say (a list for a tuple, a text for a path). Raises ConfigError by name. What
-    has no hint, or one that cannot be checked, is passed as it is."""
+    """The options converted to their type hints (a list for a tuple, a text for a path). Those
+    without a hint, or with one that cannot be checked, are passed on. Raises ConfigError that names
+    the option."""
     import msgspec  # only where there are options
 
     hints = _hints(maker, options)
@@ -74,6 +75,6 @@ def _hints(maker: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """For kinds that msgspec does not know; it checks what comes back."""
+    """Convert to a type that msgspec does not know; msgspec checks the result."""
     is_path = isinstance(kind, type) and issubclass(kind, Path) and isinstance(value, str)
     return kind(value) if is_path else value

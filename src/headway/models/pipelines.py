@@ -33,7 +33,7 @@ def model_of(function: Callable[..., Any], where: str) -> type[Model[Any, Any]]:
     first, *others = parameters.values()
     if first.name in handles or any(_is_positional(each) for each in others):
         raise ConfigError(
-            f"{where}: a pipeline takes one value, and behind a `*` the models: {_EXAMPLE}"
+            f"{where}: a pipeline takes one value and, after a `*`, the models: {_EXAMPLE}"
         )
     own = [each for each in others if each.name not in handles]
 

@@ -1,6 +1,6 @@
-"""From `module:name`, `path/to/file.py:name` or `file.py` to what makes the model.
+"""Turns `module:name`, `path/to/file.py:name` or `file.py` into a function that makes the model.
 
-It imports the user's module and says what it found there; it knows nothing of files of weights.
+It imports the user's module and reports what it found; it knows nothing of files of weights.
 """
 
 import copy
@@ -56,7 +56,8 @@ def maker_at(target: str, edition: str = "", source: bytes | None = None) -> Cal
 
 
 def maker_of(found: object, where: str) -> Callable[..., Any] | None:
-    """What makes a model of a class, an instance or a function; None: it is none of them."""
+    """A function that makes a model of a class, an instance or a function; None: it is none of
+    them."""
     if isinstance(found, type):
         return found if issubclass(found, Model | TensorModel) else None
     if isinstance(found, Model | TensorModel):
@@ -80,7 +81,7 @@ class _Copies:
         if options:
             kind = type(self.instance).__name__
             raise ConfigError(
-                f"{self.where} is a {kind} that is made already, and takes no options; write them "
+                f"{self.where} is a finished {kind} and takes no options; write them "
                 f"where it is made, or serve the class {kind}",
                 field="options",
             )
@@ -115,7 +116,7 @@ def _module_of(place: str, target: str, edition: str, source: bytes | None) -> M
         file = Path(*place.split(".")).with_suffix(".py")
         raise ConfigError(
             f"{target}: there is no module {error.name!r} in {Path.cwd()} or among the packages; "
-            f"a file elsewhere is served by its path: headway serve path/to/{file.name}"
+            f"to serve a file elsewhere, give its path: headway serve path/to/{file.name}"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{target}: {error}") from error
@@ -214,7 +215,7 @@ def _broken(place: str, error: ImportError | SyntaxError) -> ConfigError:
 
 
 def fix_of(error: BaseException) -> str:
-    """What to do about a module that is missing; nothing for any other error."""
+    """A hint about a missing module; empty for any other error."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     if error.name == "triton_python_backend_utils":  # only Triton itself has it
@@ -287,7 +288,7 @@ def _functions_in(module: ModuleType) -> list[str]:
 
 
 def _nearly_a_model(module: ModuleType) -> str:
-    """Of a class that was meant to be one, as other servers want it: what is to be written."""
+    """A hint for a class written for another server: what to write instead."""
     for name, each in vars(module).items():
         is_own = isinstance(each, type) and each.__module__ == module.__name__
         if is_own and any(hasattr(each, method) for method in ("predict", "stream")):

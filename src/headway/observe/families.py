@@ -1,4 +1,4 @@
-"""Every metric there is: its name, its kind, what it means. More: docs/reference/metrics.md."""
+"""Every metric: its name, its type and its meaning. More: docs/reference/metrics.md."""
 
 import functools
 
@@ -97,7 +97,7 @@ STAGE_SECONDS = MetricFamily(
 ERROR_ANSWERS = MetricFamily(
     "headway_error_answers_total",
     "counter",
-    "Requests answered with an error, whatever the reason.",
+    "Requests answered with an error, for any reason.",
     ("protocol", "code"),
 )
 BUILD_INFO = MetricFamily("headway_build_info", "gauge", "Which Headway this is.", ("version",))

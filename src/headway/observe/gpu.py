@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class Gpus:
-    """The GPUs of this machine. What one of them does not tell is left out."""
+    """The GPUs of this machine. Values that one of them does not report are left out."""
 
     def __init__(self) -> None:
         self._nvml = _open()

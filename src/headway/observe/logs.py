@@ -37,7 +37,8 @@ def extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """For people: time, message and place in one line, followed by extras as name=value."""
+    """Formats logs for people: time, message and place in a line, followed by extras as
+    name=value."""
 
     default_msec_format = "%s.%03d"  # a point, as in every other place where we write seconds
 
@@ -50,7 +51,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For programs: an object a line, extras as its fields."""
+    """Formats logs for programs: an object for each line, with extras as its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
@@ -73,7 +74,7 @@ def _one_word(value: object) -> str:
 
 
 class LoggedRequest:
-    """One request under way, and the line about it."""
+    """A request under way, and its line in the log."""
 
     def __init__(self, *, request_id: str, method: str, path: str) -> None:
         self.id = request_id
@@ -99,8 +100,8 @@ class LoggedRequest:
             "ms": round((time.perf_counter() - self._started) * 1e3, 3),
             "batch": self._batch_id,
         }
-        told = {name: value for name, value in fields.items() if value is not None}
-        access.info("request", extra=told)
+        present = {name: value for name, value in fields.items() if value is not None}
+        access.info("request", extra=present)
 
 
 _current: contextvars.ContextVar[LoggedRequest | None] = contextvars.ContextVar(
@@ -110,7 +111,7 @@ current: Callable[[], LoggedRequest | None] = _current.get
 
 
 def begin(request: LoggedRequest) -> None:
-    """From here on, what this task and its children queue belongs to this request."""
+    """Everything that this task and its children queue from now on belongs to this request."""
     _current.set(request)
 
 

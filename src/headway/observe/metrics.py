@@ -1,6 +1,6 @@
 """`Metrics`: what a process's batchers do, as a page for Prometheus.
 
-Everything is recorded where the batchers live, whatever their models run in. So one page is whole,
+Everything is recorded in the batchers' process, wherever their models run. So one page is whole,
 and the pages of several front ends add up: they hold sums and histograms, no percentiles.
 """
 
@@ -28,7 +28,7 @@ from headway.observe.recorder import MetricsRecorder
 from headway.observe.triton import RequestFigures, TritonCounters
 from headway.runtime.events import Event, Observer, Stopped
 
-_MOST_RETIRED = 16  # versions that are gone, and may come back; beyond, the oldest is forgotten
+_MOST_RETIRED = 16  # versions that were unloaded and may return; of more, the oldest is forgotten
 
 
 class Now(Protocol):
@@ -156,7 +156,7 @@ class Metrics:
         return page.text(openmetrics=openmetrics)
 
     def fill(self, page: Exposition) -> Iterator[None]:
-        """In steps, one a model: with many, the event loop has a turn in between."""
+        """Fill the page model by model: if there are many, the event loop has a turn in between."""
         with self._lock:
             self._forget_lost()
             known = [*self._models.values(), *self._retired.values()]
@@ -197,7 +197,7 @@ def _by_key(found: Iterable[ReadyModel]) -> dict[Key, bool]:
 
 
 class _Watch:
-    """One batcher being watched. The batcher holds it, not the other way round."""
+    """A batcher that is watched. The batcher holds this object, not the other way round."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class _Watch:
 
 
 class _Model:
-    """One version of a model: what is recorded of it, and who records."""
+    """A version of a model: its metrics, and their recorder."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -240,7 +240,7 @@ class _Model:
         self._closing = requests
 
     def configure(self) -> None:
-        """From the latest batcher's policy: its tenants may have changed."""
+        """Take settings from the latest batcher's policy: its tenants may have changed."""
         latest = self.watches[-1].batcher if self.watches else None
         if latest is not None:
             policy = latest.policy

@@ -1,4 +1,5 @@
-"""This process: its CPU time, memory and open files. What a system does not tell is left out."""
+"""Metrics of this process: CPU time, memory and open files. Those that a system does not report are
+left out."""
 
 import os
 from contextlib import suppress

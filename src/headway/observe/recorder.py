@@ -39,7 +39,7 @@ _AGAINST_SLO = frozenset(["shed", "queue_full", "deadline_exceeded"])
 
 
 class Times:
-    """Where the time of one class of items went."""
+    """How the time of one class of items was spent."""
 
     def __init__(self) -> None:
         self.queued = Histogram(SECONDS)
@@ -101,7 +101,7 @@ class MetricsRecorder:
             self.tenant_rows = {name: before.get(name, 0) for name in (*named, OTHER) if named}
 
     def observe(self, event: Event) -> None:
-        """For `Batcher.observe`."""
+        """Record an event; to be passed to `Batcher.observe`."""
         if isinstance(event, BatchStarted):  # half of all events, and nothing to note
             return
         with self.lock:

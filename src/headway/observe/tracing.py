@@ -60,7 +60,8 @@ class Tracing:
     # ---- batches
 
     def _started(self, event: BatchStarted, requests: list[tuple[Item, Any]]) -> Any:
-        """Before any of them can end: what has ended takes no link. The span of the batch."""
+        """The span of the batch. Made before any request's span can end: an ended span takes no
+        link."""
         batch = event.batch
         at = _wall_clock()
         oldest = trace.set_span_in_context(requests[0][1], context.Context())
@@ -113,7 +114,7 @@ class Tracing:
 
 
 def traceparent(span: Any) -> dict[str, str]:
-    """The headers that tell the other side where this span is."""
+    """The headers that pass this span on to the other side."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context=trace.set_span_in_context(span, context.Context()))
     return carrier
@@ -146,6 +147,6 @@ def _current_span() -> Any:
 
 
 def _wall_clock() -> Any:
-    """From the batchers' clock to nanoseconds of Unix time."""
+    """Converts the batchers' clock to nanoseconds of Unix time."""
     offset = time.time_ns() - time.monotonic_ns()
     return lambda moment: offset + round(moment * 1e9)

@@ -35,8 +35,8 @@ class FileHead:
 def lines_of(
     file: BinaryIO, *, after: int = 0, max_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[InputLine]:
-    """The lines that are not blank, from the one after line `after`. Raises ConfigError if there
-    is no such line. What is written behind an end without a newline meanwhile is not read."""
+    """The lines that are not blank, from the one after line `after`. Raises ConfigError if there is
+    no such line. Text written meanwhile after a last line without a newline is not read."""
     number, end, text = 0, 0, b"\n"
     while text.endswith(b"\n") and (text := file.readline(max_bytes + 1)):
         number += 1

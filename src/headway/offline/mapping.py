@@ -1,7 +1,7 @@
-"""Every line through the model, many at a time, and the answers out in the order of the lines.
+"""Runs every line through the model, many at a time; writes the answers in the order of the lines.
 
-It knows neither models nor files: lines come in, `answer` makes of each its result as JSON, records
-go out. What is read ahead is bounded in lines and bytes, so files may be larger than memory.
+It knows neither models nor files: `answer` turns a line's value into its result as JSON. The lines
+read ahead are bounded in number and bytes, so files may be larger than memory.
 """
 
 import asyncio
@@ -59,11 +59,11 @@ async def map_lines(
     max_errors: int | None = None,
     failed_before: int = 0,
     cut: Callable[[int, int], None] = lambda line, end: None,
-    told: Callable[[Tally], None] = lambda tally: None,
+    report: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
-    """A line that fails becomes an error record. What is not the line's fault (the model has
-    stopped) ends it all: it raises, and the lines that were not written are not lost. `cut` is told
-    of a last line without a newline, before its record is written."""
+    """Write a record for each line; a line that fails gets an error record. An error that is not
+    the line's fault (the model has stopped) is raised; a later run can take the unwritten lines.
+    `cut` is called for a last line without a newline, before its record is written."""
     tally, todo = Tally(), _Ahead(lines, answer, ahead)
     try:
         while not tally.gave_up and todo.read_on():
@@ -79,7 +79,7 @@ async def map_lines(
                 if tally.gave_up:
                     break
             write(b"".join(records))
-            told(tally)
+            report(tally)
     finally:
         await todo.cancel()
     return tally
@@ -106,7 +106,7 @@ class _Ahead:
         return bool(self._tasks)
 
     async def wait_next(self) -> list[_Made]:
-        """The next one's answer, and those of the ones behind it that are there already."""
+        """The next answer, and those after it that are complete already."""
         await asyncio.wait([self._tasks[0]])
         made = []
         while self._tasks and self._tasks[0].done():

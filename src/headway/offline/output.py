@@ -1,4 +1,4 @@
-"""The output file: whole lines only, in order, whatever kills the process and whenever.
+"""The output file: it has only whole lines, in order, even if the process is killed at any moment.
 
 The file itself shows how far it got: its last whole line has a number, and a torn line is cut off.
 A note beside it says what made it, so that no file is continued with another model or another
@@ -145,13 +145,13 @@ class Output:
             return msgspec.json.decode(last, type=_Record).line
         except msgspec.DecodeError as error:
             raise ConfigError(
-                f"{self._path}: its last line is not one of ours ({error}); it cannot be "
-                "continued: choose another name, or --overwrite"
+                f"{self._path}: its last line is not one that headway map writes ({error}), so "
+                "it cannot be continued: choose another name, or --overwrite"
             ) from error
 
 
 def _last_line(file: BinaryIO) -> tuple[int, bytes]:
-    """Where the whole lines end, and the last of them."""
+    """The end of the whole lines, and the last of them."""
     position = file.seek(0, os.SEEK_END)
     tail = b""
     while position:

@@ -39,12 +39,13 @@ class _Template(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Fewer placeholders first, then the longer text: `/a/{b}:run` before `/a/{b}`."""
+        """The order of routes: fewer placeholders first, then the longer text: `/a/{b}:run` before
+        `/a/{b}`."""
         return self.text.count("{"), -len(self.text)
 
 
 class App:
-    """Finds the handler of a request and turns whatever it does into an answer."""
+    """Finds the handler of a request and turns its result or error into an answer."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class App:
         room: BodyRoom | None = None,
         keys: KeyRing | None = None,
     ) -> None:
-        """`room`: for what packed bodies unpack to; None: as much as there is. `keys`: those that
+        """`room`: for unpacked bodies; None: no limit. `keys`: those that
         callers have; None: no caller needs one."""
         self._keys = keys
         self._max_body_bytes = max_body_bytes
@@ -117,13 +118,13 @@ class App:
         self.errors.count(code)
 
     def template_of(self, request: Request) -> str:
-        """Of the route that answers this; empty if none does."""
+        """The template of the route that answers this request; empty if none does."""
         found = self._found.get((request.method, request.path)) or self._look_up(request)
         return found.route.template if isinstance(found, Found) else ""
 
     @property
     def routes(self) -> list[Route]:
-        """Every row that there is."""
+        """Every route."""
         tables = (*self._exact.values(), *(each.routes for each in self._templates))
         return [route for routes in tables for route in routes.values()]
 
@@ -132,7 +133,7 @@ class App:
         return len(self._found)
 
     async def handle(self, request: Request) -> Answer:
-        """Never raises, but for the caller's own cancellation."""
+        """Answer a request. Raises nothing but the caller's own cancellation."""
         whose.set(request.client)
         request.max_json_bytes = self._max_json_bytes
         found = self._found.get((request.method, request.path)) or self._find(request)
@@ -188,7 +189,7 @@ class App:
         return self._errors_of(path).refusal(status, message, code=code, headers=headers)
 
     def _errors_of(self, path: str) -> Errors:
-        """Of the path's routes; under `/v1/`, where there is none, OpenAI's clients have asked."""
+        """How errors are written on this path. An unknown `/v1/` path is taken for OpenAI's."""
         for routes, _ in self._candidates(path):
             return next(iter(routes.values())).errors
         return Errors.OPENAI if path.startswith("/v1/") else Errors.TEXT
@@ -204,7 +205,7 @@ class App:
         return new.routes
 
     def _find(self, request: Request) -> Found | Response:
-        """Its route, or why there is none."""
+        """The request's route, or the reason why there is none."""
         allowed = self._look_up(request)
         if isinstance(allowed, Found):
             return allowed
@@ -265,7 +266,7 @@ class App:
 
 
 class AppWrapper(App):
-    """Around another app: it answers as that one does, but for what a subclass changes."""
+    """Wraps an app, and answers as it does except where a subclass changes that."""
 
     def __init__(self, app: App) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a new configuration changes, and what of it takes effect without a restart. Pure."""
+"""Computes what a new configuration changes, and what takes effect without a restart. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import msgspec
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
 
-# Connections that come after the change have these; the others are built in at start.
+# New connections use these after the change; other settings are fixed at the start.
 LIVE = frozenset(
     [
         *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
@@ -22,7 +22,7 @@ _HIDDEN = frozenset(["api_keys"])
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting."""
+    """A setting whose value has changed."""
 
     name: str
     what: str
@@ -33,7 +33,7 @@ class SettingChange:
 
 
 def changes_of(old: Config, new: Config) -> list[SettingChange]:
-    """Every setting that differs, keys aside."""
+    """The settings that differ, apart from keys."""
     return [
         *_server_changes(old.server, new.server),
         *_shared_changes(old.every_model, new.every_model),
@@ -61,13 +61,13 @@ def key_changes_of(
 
 
 def weights_of(keys: Iterable[KeyConfig]) -> dict[str, float]:
-    """By tenant: all keys of one say the same."""
+    """Weights by tenant: all keys of one tenant have the same."""
     return {key.tenant: key.weight for key in keys}
 
 
 def merged(old: Config, new: Config) -> Config:
-    """What is in force after the change: the new one's models and live settings, the old one's
-    others."""
+    """The configuration after the change: models and live settings from the new one, all else from
+    the old one."""
     live = {name: getattr(new.server, name) for name in LIVE}
     server = msgspec.structs.replace(old.server, **live)
     return msgspec.structs.replace(old, server=server, models=new.models)
@@ -101,7 +101,7 @@ def _model_changes(
 
 
 def _pairs(old: Iterable[Any], new: Iterable[Any], by: str) -> Iterator[tuple[str, Any, Any]]:
-    """Those that differ, by name; None: not there."""
+    """The entries that differ, by name: before and after; None where there is none."""
     before: Mapping[str, Any] = {getattr(each, by): each for each in old}
     after: Mapping[str, Any] = {getattr(each, by): each for each in new}
     for name in sorted(before.keys() | after.keys()):

@@ -17,7 +17,7 @@ _REMEMBER_S = 600
 
 
 class CorsApp(AppWrapper):
-    """Around the whole app: a question comes without a key, and an error needs the headers too."""
+    """Wraps the whole app: a preflight request has no key, and errors need the headers, too."""
 
     def __init__(self, app: App, origins: Iterable[str]) -> None:
         super().__init__(app)
@@ -26,7 +26,7 @@ class CorsApp(AppWrapper):
     def start_direct(
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
     ) -> Pending | None:
-        """Where it is not a page that asks."""
+        """Start directly, unless a page of another origin asks."""
         return None if b"origin" in headers else self._app.start_direct(url, body, asker, headers)
 
     async def handle(self, request: Request) -> Answer:
@@ -40,7 +40,8 @@ class CorsApp(AppWrapper):
         return answer
 
     def _headers(self, origin: str | None) -> Headers:
-        """Cookies play no part here, so credentials are never allowed."""
+        """The headers for the page's origin. Cookies are not used, so credentials are never
+        allowed."""
         if "*" in self._origins:
             allowed = "*" if origin is not None else None
             vary: Headers = ()

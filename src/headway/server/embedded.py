@@ -28,7 +28,7 @@ class Embedded(NamedTuple):
 async def embedded(
     config: Config, given: Mapping[str, Callable[[], AnyModel]]
 ) -> AsyncIterator[Embedded]:
-    """Every model loaded; drained and closed afterwards. Raises why there is nothing to serve."""
+    """Load every model; drain and close them afterwards. Raises if nothing can be served."""
     keys = keys_of(config)
     guard, room = Guard(config.server, keys, is_mounted=True), BodyRoom(config.server)
     with regions_of(config.server) as regions, observing_of(config.server) as observing:

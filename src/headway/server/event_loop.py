@@ -17,7 +17,7 @@ HAND_OVER_S = 1e-3
 
 @contextmanager
 def short_turns_of_the_lock() -> Iterator[None]:
-    """In this process, until the end; unless it has shorter ones."""
+    """Make threads hand over the interpreter's lock sooner, unless they already do."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, HAND_OVER_S))
     try:
@@ -28,7 +28,7 @@ def short_turns_of_the_lock() -> Iterator[None]:
 
 @short_turns_of_the_lock()
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, on uvloop where there is one, in a process that is the server's own."""
+    """asyncio.run, on uvloop if that is installed, in a process that is the server's own."""
     try:
         import uvloop
     except ImportError:

@@ -1,6 +1,6 @@
 """Keeps the garbage collector's pauses short.
 
-A full collection looks at every object there is: with all that is imported, 20 ms and more, in
+A full collection visits every object: with all imported modules, 20 ms and more, in
 which no request is read. What was there when the server was ready stays for good, so collections
 leave it out, until a model is unloaded: its remains must be found.
 """
@@ -32,7 +32,7 @@ class GarbagePauses:
         self._lock = threading.RLock()  # collections happen in any thread, in ours at any moment
 
     def start(self) -> None:
-        """Once everything is loaded."""
+        """Start, once everything is loaded."""
         if self._is_guest and is_frozen():
             return
         gc.collect()
@@ -72,5 +72,5 @@ class GarbagePauses:
 
 
 def is_frozen() -> bool:
-    """Does this process leave out what it has imported?"""
+    """Whether this process excludes its imported objects from collections."""
     return gc.get_freeze_count() > _IMMORTAL

@@ -24,8 +24,8 @@ def stopping() -> None:
 
 
 class SystemdWatchdog:
-    """Tells systemd's watchdog (`WatchdogSec=`) that work completes, while it does. An event loop
-    that is blocked tells nothing either: both end in a restart."""
+    """Notifies systemd's watchdog (`WatchdogSec=`) as long as work completes. A blocked event loop
+    does not notify it either: both end in a restart."""
 
     def __init__(self, is_live: Callable[[], bool]) -> None:
         self._is_live = is_live

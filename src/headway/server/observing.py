@@ -37,7 +37,7 @@ class ObservedModel(Protocol):
 
 
 class Observing:
-    """One server's. `tracing` may be given by a program that has its own spans already."""
+    """The observers of one server. `tracing` may come from a program that has spans of its own."""
 
     def __init__(self, config: ServerConfig, *, tracing: "Tracing | None" = None) -> None:
         self.metrics = Metrics() if config.metrics else None
@@ -53,7 +53,8 @@ class Observing:
             self.metrics.add_source(self.stages.add_to)
 
     def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
-        """Every version of every model, when it is made. What closes is forgotten by itself."""
+        """Watch every version of every model, once it is made. Closed ones are forgotten without a
+        call."""
         if self.metrics is not None:
             self.metrics.watch(model.batcher, version=model.version, requests=requests)
         if self.logs_access:
@@ -73,7 +74,7 @@ class Observing:
         )
 
     def follow(self, registry: Registry) -> None:
-        """Readiness as the registry has it: that of models that could not be loaded, too."""
+        """Follow the registry's readiness, which includes models that could not be loaded."""
         if self.metrics is not None:
             self.metrics.readiness = registry.readiness
 
@@ -177,7 +178,7 @@ async def _ended(handle: Handle, request: Request, end: Callable[[int, str], Non
 
 
 def _outcome(status: int, error: BaseException | None) -> tuple[int, str]:
-    """Of a stream."""
+    """The status and error code that a stream is recorded with."""
     if error is None:
         return status, ""
     if not isinstance(error, Exception):

@@ -25,7 +25,7 @@ _MOST_KNOWN = 256
 
 
 class PagesApp(AppWrapper):
-    """Around the whole app."""
+    """Wraps the whole app."""
 
     def __init__(self, app: App, config: ServerConfig) -> None:
         super().__init__(app)
@@ -37,7 +37,7 @@ class PagesApp(AppWrapper):
     def start_direct(
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
     ) -> Pending | None:
-        """Where nothing has to be looked at: the others go the general way."""
+        """Start directly if no header needs a closer look; other requests take the general way."""
         is_plain = headers.get(b"host") in self._known and b"origin" not in headers
         if not is_plain or b"sec-fetch-site" in headers:
             return None
@@ -70,8 +70,8 @@ class PagesApp(AppWrapper):
         name = "" if found is None else (found["bracketed"] or found["name"])
         if host and not self._is_ours(name.lower().rstrip(".")):
             raise Forbidden(
-                f"host: {host:.200} is no name of this server, which has no keys. Use an address, "
-                "or start it with --allowed-hosts"
+                f"host: {host:.200} is not a name of this server, which has no keys. Use an "
+                "address, or start it with --allowed-hosts"
             )
         if len(self._known) < _MOST_KNOWN:
             self._known.add(host.encode("latin-1", "replace"))
@@ -96,7 +96,8 @@ def _own_origins(host: str | None) -> tuple[str, ...]:
 
 
 def _is_of_another_site(method: str, headers: Mapping[str, str]) -> bool:
-    """Not where a person follows a link to us: the page that has it cannot read what comes."""
+    """Whether a page of another site sent this. A link that a person follows is no such request:
+    the other page cannot read the answer."""
     site = headers.get("sec-fetch-site", "none")
     is_link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
     return site not in ("none", "same-origin") and not is_link

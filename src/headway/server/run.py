@@ -61,7 +61,7 @@ _NO_WEIGHTS: Mapping[str, float] = {}
 
 
 class Addresses(NamedTuple):
-    """Where clients find us."""
+    """The addresses that clients use."""
 
     http: str  # a URL
     grpc: str | None  # host:port; None: not served
@@ -74,7 +74,7 @@ class FrontEnd(Protocol):
     async def start(self) -> None: ...
 
     def change(self, config: ServerConfig) -> None:
-        """Limits and times of connections from now on; where it listens stays."""
+        """Change limits and times of new connections; the address stays."""
         ...
 
     async def stop(self, drain_s: float) -> None: ...
@@ -196,7 +196,7 @@ class Reloader:
         self._keeper.change(self.config.server)
         if has_keys:
             if not keys:
-                _log.error("there is no key any more: every call that needs one is refused")
+                _log.error("no keys are left: every call that needs one is refused")
             self._change_keys(keys)
 
     def _change_keys(self, keys: Sequence[KeyConfig]) -> None:
@@ -209,7 +209,7 @@ class Reloader:
             self._keeper.weigh(weights)
 
     async def _change_models(self, before: "asyncio.Task[None] | None", new: Config) -> None:
-        """Beside those that are running; one change after the other."""
+        """Change the models once the change before is complete; those that stay keep running."""
         if before is not None:
             await asyncio.wait([before])
         try:
@@ -226,7 +226,7 @@ def make_app(
     observing: Observing | None = None,
     room: BodyRoom | None = None,
 ) -> App:
-    """All routes, for these models; `guard` says which callers may use which."""
+    """The app with all routes for these models; `guard` decides which callers may use which."""
     guard = guard or Guard(config)
     errors = None if observing is None else observing.http_errors
     app = App(
@@ -244,7 +244,7 @@ def make_app(
     if observing is not None and observing.page is not None:
         rows += observing.page.routes()
     for row in rows:
-        # The direct way goes past the gate: the app checks the key, the call counts.
+        # The direct path bypasses the gate: the app checks the key, and the call counts.
         handler = decoding(row)
         app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
@@ -317,7 +317,7 @@ def check_grpc() -> None:
 
 @contextmanager
 def regions_of(config: ServerConfig) -> Iterator[SharedRegions | None]:
-    """Shared memory that clients register, over whichever front end; None: it is off."""
+    """The shared memory that clients register, over any front end; None: it is off."""
     regions = SharedRegions() if config.shared_memory else None
     try:
         yield regions
@@ -377,7 +377,8 @@ async def serve(
 
 
 async def _wait(seconds: float) -> None:
-    """Balancers take a moment to notice that we are not ready: serve what they still send."""
+    """Keep serving for a moment: balancers still send requests until they notice that we are not
+    ready."""
     if seconds > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -392,7 +393,7 @@ async def _listen(front_end: FrontEnd, config: ServerConfig, port_option: str) -
 
 
 async def _first_done(*tasks: "asyncio.Task[Any]") -> None:
-    """Until one of them has ended. Raises what it raised."""
+    """Wait until one of the tasks has ended. Raises its error."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -400,7 +401,7 @@ async def _first_done(*tasks: "asyncio.Task[Any]") -> None:
 
 @asynccontextmanager
 async def serving(config: Config, observing: Observing | None = None) -> AsyncIterator[Registry]:
-    """All models loaded and warm; drained and closed afterwards, also when one of them fails."""
+    """Load and warm up all models; drain and close them afterwards, also if one of them fails."""
     async with Keeper(config, functools.partial(make_served, observing=observing)) as keeper:
         await keeper.wait_started()
         yield keeper.registry
@@ -415,8 +416,8 @@ def make_served(
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
 ) -> ManagedModel:
-    """One version of one model, with its observers. `weights` are those of the keys'
-    tenants; what the model itself says goes first."""
+    """One version of a model, with its observers. `weights`: of the keys' tenants; weights of the
+    model's own take precedence."""
     if isinstance(model, LanguageModel):
         generator = ServedGenerator(config, model, version=version)
         if weights:

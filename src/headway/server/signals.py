@@ -42,7 +42,7 @@ class Signals:
             signal.signal(each, before)
 
     def _asked(self, *_: object) -> None:
-        """In the middle of whatever this thread does."""
+        """Runs in the middle of anything this thread does, so it only schedules `_stop`."""
         for each in _STOPS:
             signal.signal(each, signal.SIG_DFL)
         self._loop.call_soon_threadsafe(self._stop)

@@ -1,4 +1,4 @@
-"""What a model takes and gives on the wire, read from its type hints.
+"""A model's inputs and outputs on the wire, read from its type hints.
 
 Rows of named tensors become a model's Python values and back, and so does JSON; every mistake names
 its place. It knows nothing of protocols: they only need `inputs`, `outputs` and the conversions.
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signature:
-    """Both sides of an item model, with the hints of the whole values (None where unknown)."""
+    """Both sides of an item model, with the hints of the whole values (None if unknown)."""
 
     input: Side
     output: Side
@@ -45,8 +45,8 @@ class Signature:
 
 
 def signature_of(model: Model[Any, Any]) -> Signature:
-    """From `inputs` and `outputs` where the class declares them, else from its hints; without
-    hints, anything. Raises ConfigError."""
+    """The signature from `inputs` and `outputs` if the class declares them, else from its hints;
+    without hints, anything is accepted. Raises ConfigError."""
     takes, gives = input_hint(model), output_hint(model)
     return Signature(
         input=_input_side(model, takes),

@@ -53,7 +53,7 @@ def fits(shape: Sequence[int], want: Sequence[int]) -> bool:
 
 
 def element_schema(dtype: str) -> dict[str, Any]:
-    """One element, with the limits that `array_of` holds it to."""
+    """The schema of one element, with the limits that `array_of` enforces."""
     if dtype == BYTES:
         return {"type": "string"}
     kind = numpy.dtype(dtype)
@@ -70,7 +70,7 @@ def element_schema(dtype: str) -> dict[str, Any]:
 
 
 def row_schema(dtype: str, shape: Sequence[int]) -> dict[str, Any]:
-    """One row of this shape (its first axis is the rows)."""
+    """The schema of one row of this shape (its first axis is the rows)."""
     schema = element_schema(dtype)
     for axis in reversed(shape[1:]):
         limits = {} if axis == -1 else {"minItems": axis, "maxItems": axis}

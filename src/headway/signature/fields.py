@@ -1,4 +1,4 @@
-"""One tensor of a model over Python values: its rows to values and back."""
+"""One tensor of a model over Python values: converts its rows to values and back."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _WORDS = (1, 8, 32, 128)  # of sample texts, where the length matters
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One tensor, and what one row of it is in Python."""
+    """A tensor, and the Python type of one row of it."""
 
     tensor: Tensor
     hint: Any = None  # None: not known
     key: str | None = None  # the field of a record; None: the whole value
-    values: Values | None = None  # of one row; None: an array, or whatever came
+    values: Values | None = None  # of one row; None: an array, or any value
 
     @classmethod
     def of(cls, tensor: Tensor, hint: Any = None, key: str | None = None) -> "Field":
@@ -45,7 +45,7 @@ class Field:
 
     @property
     def is_json(self) -> bool:
-        """One text a row, of what has more parts than a tensor can say."""
+        """Whether each row is a text of JSON, for values that tensors cannot express."""
         if self.tensor.content_type == JSON:
             return True
         is_text = self.tensor.dtype == BYTES and self.is_scalar
@@ -61,7 +61,7 @@ class Field:
         )
 
     def column(self, array: Array) -> list[Any]:
-        """One Python value for each row. Raises InvalidInput."""
+        """A Python value for each row. Raises InvalidInput."""
         self._check_dtype(array)
         if self.is_scalar and array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]  # [n, 1] is how many clients write n scalars
@@ -80,7 +80,7 @@ class Field:
         return list(array if array.flags.writeable else array.copy())  # rows are the model's own
 
     def stack(self, rows: Sequence[Any]) -> Array:
-        """One array of all rows. Raises ModelFailed: it is the model that gave them."""
+        """An array of all rows. Raises ModelFailed, because the rows are the model's."""
         try:
             array = self._stacked(rows)
         except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
@@ -110,7 +110,7 @@ class Field:
         return array
 
     def json_schema(self) -> dict[str, Any]:
-        """One value of it, for an OpenAPI page."""
+        """The schema of one value, for an OpenAPI page."""
         if self.values is not None:
             return self.values.schema()
         return row_schema(self.tensor.array_dtype, self.tensor.shape)
@@ -145,7 +145,7 @@ class Field:
         if isinstance(row, str):
             return row if is_text else row.encode()
         if not isinstance(row, bytes):
-            raise InvalidInput(f"{called(self.name)} row {index} is no text but {row!r:.40}")
+            raise InvalidInput(f"{called(self.name)} row {index} is not a text but {row!r:.40}")
         if not is_text:
             return row
         try:
@@ -190,4 +190,4 @@ def _encoded_text(text: Any) -> bytes:
         return text.encode()
     if isinstance(text, bytes):
         return text
-    raise TypeError(f"{text!r:.40} is no text")
+    raise TypeError(f"{text!r:.40} is not a text")

@@ -81,7 +81,7 @@ def _validated(validator: Any, value: Any) -> Any:
 
 
 def mistakes_of(error: Any) -> list[tuple[str, str]]:
-    """Of pydantic's ValidationError: places and what is wrong there."""
+    """The places in pydantic's ValidationError, each with what is wrong there."""
     return [
         (".".join(map(str, each["loc"])), each["msg"]) for each in first_of(error, _MOST_MISTAKES)
     ]
@@ -101,7 +101,7 @@ def first_of(error: Any, count: int) -> list[dict[str, Any]]:
 
 
 def check_objects(text: bytes) -> None:
-    """Before pydantic reads it. Raises InputTooLarge."""
+    """Refuse a text with too many objects, before pydantic reads it. Raises InputTooLarge."""
     if text.count(b"{") + text.count(b"[") <= MAX_OBJECTS:
         return
     count = 0
@@ -170,7 +170,7 @@ def image_of(value: Any) -> Any:
     try:
         image = pillow.open(io.BytesIO(value), formats=IMAGE_FORMATS)
     except pillow.UnidentifiedImageError as error:  # its words are an object's address
-        raise ValueError(f"it is no image of a kind that is read: {_FORMATS}") from error
+        raise ValueError(f"it is not an image in a known format: {_FORMATS}") from error
     except Exception as error:  # Pillow's many: a broken one, one that is too large
         raise ValueError(f"no image that Pillow can read: {error}") from error
     pixels = image.width * image.height
@@ -196,7 +196,7 @@ def _is_scalar(hint: Any) -> bool:
 
 
 def plain_of(value: Any) -> Any:
-    """What a model gives, as JSON can carry it: msgspec's `enc_hook`. Raises
+    """A model's result in types that JSON can carry: msgspec's `enc_hook`. Raises
     NotImplementedError."""
     if isinstance(value, numpy.ndarray | numpy.generic):
         return value.tolist()

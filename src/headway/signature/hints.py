@@ -1,4 +1,4 @@
-"""What a type hint is made of. It looks at hints, never at values."""
+"""Takes type hints apart. It looks at hints, never at values."""
 
 import dataclasses
 import typing
@@ -20,7 +20,7 @@ def known(hint: Any) -> Any:
 
 
 def plain(hint: Any) -> Any:
-    """Without its annotations."""
+    """The hint without its annotations."""
     while get_origin(hint) in (Annotated, NotRequired, Required):
         hint = get_args(hint)[0]
     return hint
@@ -31,7 +31,7 @@ def first_argument(hint: Any) -> Any:
 
 
 def is_sequence(hint: Any) -> bool:
-    """Of something: a bare `list` says nothing of its elements."""
+    """Whether it is a sequence with a known element type: a bare `list` is not."""
     return get_origin(plain(hint)) in _SEQUENCES
 
 
@@ -86,7 +86,7 @@ def record_parts(hint: Any) -> dict[str, Any]:
 
 
 def optional_parts(hint: Any) -> frozenset[str]:
-    """Of those, the ones that may be left out."""
+    """The names of the record's fields that may be left out."""
     if typing.is_typeddict(hint):
         return frozenset(hint.__optional_keys__)
     if not dataclasses.is_dataclass(hint):
@@ -120,5 +120,5 @@ def spelled(hint: Any) -> str:
 
 
 def get(row: Any, key: str) -> Any:
-    """A record's field, whatever the record is."""
+    """A field of any kind of record."""
     return row[key] if isinstance(row, Mapping) else getattr(row, key)

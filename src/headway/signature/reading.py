@@ -49,7 +49,7 @@ class ParameterHints:
 
 
 def input_hint(model: Model[Any, Any]) -> Any:
-    """Of what one caller sends; None: not known. Raises ConfigError."""
+    """The type that one caller sends; None if it is unknown. Raises ConfigError."""
     if overrides(model, "prepare"):
         return _parameter(model, "prepare")
     method = "predict" if overrides(model, "predict") else "stream"
@@ -66,7 +66,7 @@ def input_hint(model: Model[Any, Any]) -> Any:
 
 
 def output_hint(model: Model[Any, Any]) -> Any:
-    """Of what one caller gets; of a stream, its chunks. None: not known. Raises ConfigError."""
+    """The type that one caller gets, or of a stream's chunks; None: unknown. Raises ConfigError."""
     if overrides(model, "finish"):
         return known(_hints(model, "finish").get("return"))
     if not overrides(model, "predict"):
@@ -105,7 +105,8 @@ def _hints(model: "Model[Any, Any] | TensorModel", method: str) -> dict[str, Any
 
 
 def _keyword_hints(model: "Model[Any, Any] | TensorModel", method: str) -> dict[str, Any]:
-    """Only those are looked at: the arrays' may be names that only type checkers import."""
+    """The hints of keyword parameters only: those of arrays may be names that only type checkers
+    import."""
     function = inspect.unwrap(getattr(type(model), method))
     written = {
         each.name: each.annotation
@@ -127,7 +128,7 @@ def _parameter(model: Model[Any, Any], method: str) -> Any:
 
 
 def _type_argument(model: Model[Any, Any], index: int) -> Any:
-    """In or Out of `class Mine(headway.Model[In, Out])`."""
+    """The In or Out of `class Mine(headway.Model[In, Out])`."""
     for kind in type(model).__mro__:
         for base in getattr(kind, "__orig_bases__", ()):
             if get_origin(base) is Model:
@@ -136,7 +137,7 @@ def _type_argument(model: Model[Any, Any], index: int) -> Any:
 
 
 def _element(hint: Any) -> Any:
-    """What a batch consists of. An annotated array is rows already."""
+    """The element type of a batch. An annotated array consists of rows already."""
     if tensor_in(hint) is not None:
         return hint
     return first_argument(hint) if is_sequence(hint) else None

@@ -1,4 +1,4 @@
-"""All that goes into a model over Python values, or all that comes out of it."""
+"""All inputs, or all outputs, of a model over Python values."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _SCALARS = {str: BYTES, bytes: BYTES, int: "int64", float: "float64", bool: "boo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Side:
-    """One value, or a record with a tensor per field."""
+    """The inputs or the outputs: a single value, or a record with a tensor for each field."""
 
     fields: tuple[Field, ...]
     record: Callable[..., Any] | None = None
@@ -143,7 +143,7 @@ def side_of(tensors: Sequence[Tensor], hint: Any = None) -> Side:
 
 
 def derived_side(hint: Any, name: str) -> Side:
-    """From a hint. If it describes no tensors, one text of JSON a row carries the value."""
+    """The side that a hint describes. If it describes no tensors, each row is one text of JSON."""
     tensor = tensor_in(hint)
     if tensor is not None:
         own = plain(hint) if tensor.dtype == BYTES else None

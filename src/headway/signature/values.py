@@ -49,18 +49,19 @@ class Decoded(NamedTuple):
 
 
 class Values(Protocol):
-    """All of it raises InvalidInput; ModelFailed where code of the model's own failed."""
+    """Converts values of one type. Every method raises InvalidInput; or ModelFailed, where the
+    model's own code failed."""
 
     def decode(self, value: Any) -> Any:
-        """Of Python objects, as JSON has them."""
+        """Convert Python objects that were decoded from JSON."""
         ...
 
     def decode_form(self, value: Any) -> Any:
-        """Of what a form brought: bytes of files, and texts for numbers."""
+        """Convert the fields of a form: bytes for files, texts for numbers."""
         ...
 
     def read(self, text: bytes) -> Any:
-        """Of JSON. Raises msgspec.DecodeError, too, and UnicodeError, for what is none."""
+        """Decode JSON. Raises msgspec.DecodeError or UnicodeError, too, where it is not JSON."""
         ...
 
     def schema(self) -> Schema: ...
@@ -79,8 +80,8 @@ def values_of(hint: Any, name: str) -> Values:
         if len(choices) > 1:  # a union that msgspec cannot tell apart: the first that fits
             return FirstOf([values_of(each, name) for each in choices], hint, name)
         raise ConfigError(
-            f"the hint {spelled(hint)} cannot be checked: {error}. Write types that JSON tells "
-            "apart, a pydantic model, or Any"
+            f"the hint {spelled(hint)} cannot be checked: {error}. Write types that JSON "
+            "distinguishes, a pydantic model, or Any"
         ) from error
 
 
@@ -191,7 +192,7 @@ class ByPydantic:
         self._failing_fast: Any = None  # made when it is needed
 
     def decode(self, value: Any) -> Any:
-        """As from JSON: a strict model takes a list for a tuple from there only."""
+        """Convert as if from JSON: only from there does a strict model take a list for a tuple."""
         try:
             text = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError):  # it has been decoded already
@@ -239,7 +240,7 @@ class ByPydantic:
 
 
 class FirstOf:
-    """A union that msgspec cannot tell apart: its members in order."""
+    """A union that msgspec cannot resolve: its members are tried in order."""
 
     def __init__(self, choices: Sequence[Values], hint: Any, name: str) -> None:
         self._choices, self._hint, self._name = choices, hint, name
@@ -258,7 +259,7 @@ class FirstOf:
             except InvalidInput as error:
                 reasons.append(str(error))
         raise InvalidInput(
-            f"{called(self._name)}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
+            f"{called(self._name)}: it is not one of {spelled(self._hint)}: {'; or '.join(reasons)}"
         )
 
     def read(self, text: bytes) -> Any:
@@ -286,7 +287,7 @@ def _told(name: str, error: Exception) -> HeadwayError:
 
 
 def _custom_kinds(info: Any) -> list[Any]:
-    """The classes that msgspec leaves to its hook, wherever they stand."""
+    """The classes within a hint that msgspec leaves to its hook."""
     found: list[Any] = []
     seen: set[int] = set()
     waiting = [info]
@@ -342,7 +343,7 @@ def choices_at(schema: Schema, place: str) -> list[Any]:
 
 
 def _resolved(schema: Any, definitions: Schema) -> Schema:
-    """Without its reference; of several kinds, the one that lists values or has parts."""
+    """The schema that a reference means; of several, the one that is a list or has properties."""
     if not isinstance(schema, dict):
         return {}
     if "$ref" in schema:
@@ -393,7 +394,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def field_hints(hint: Any) -> dict[str, Any]:
-    """Of a dataclass, a TypedDict or a pydantic model; none of anything else."""
+    """The fields of a dataclass, TypedDict or pydantic model, with their hints; else empty."""
     kind = plain(hint)
     declared = getattr(kind, "__pydantic_fields__", None)
     if declared is not None:

@@ -1,4 +1,5 @@
-"""For your own tests: virtual time, and fakes with behaviour. See docs/guides/testing.md."""
+"""Helpers for your own tests: virtual time, and fakes with behaviour. See
+docs/guides/testing.md."""
 
 from headway.testing.fakes import FakeModel, GatedModel, Recorder
 from headway.testing.serving import client

@@ -13,7 +13,7 @@ from headway.core.generation.step import Step
 
 
 class _Cell(NamedTuple):
-    """The cache's content for one position: enough to tell its sequence."""
+    """The cache's content for one position: enough to identify its sequence."""
 
     token: int
     position: int

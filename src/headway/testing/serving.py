@@ -1,4 +1,4 @@
-"""A client for tests: the model behind a real server in this process."""
+"""A client for tests: serves the model by a real server in this process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,5 @@
-"""What answers requests: the wire hands them over, and knows no route, no key and no model."""
+"""The interface of the application: the wire hands it requests, and knows no route, key or
+model."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -7,7 +8,7 @@ from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending
 
 
 class Rejection(NamedTuple):
-    """Why a request is not read to its end."""
+    """The reason why a request is not read to its end."""
 
     status: int
     code: str
@@ -17,7 +18,7 @@ class Rejection(NamedTuple):
 
 class HttpApplication(Protocol):
     async def handle(self, request: Request) -> Answer:
-        """Never raises, but for the caller's own cancellation."""
+        """Answer a request. Raises nothing but the caller's own cancellation."""
         ...
 
     def start_direct(
@@ -28,11 +29,11 @@ class HttpApplication(Protocol):
         ...
 
     def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
-        """Asked before a long body is read; None: it is worth reading."""
+        """Called before a long body is read: a refusal of it, or None to read it."""
         ...
 
     def answer_error(self, request: Request, error: BaseException) -> Response:
-        """For what a stream raised before its first chunk."""
+        """The answer for an error that a stream raised before its first chunk."""
         ...
 
     def refuse(

@@ -59,13 +59,13 @@ class AsgiApp:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 answering.result()
-        finally:  # the client has left, or the server cancels us: nothing stays behind
+        finally:  # also if the client has left, or the server cancels us
             for task in (answering, leaving):
                 task.cancel()
             await asyncio.wait((answering, leaving))
 
     async def _read_body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
-        """None: larger than the limit."""
+        """The body; None: it is larger than the limit."""
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._max_body_bytes:
             return None
@@ -146,7 +146,7 @@ def _request_of(scope: Scope) -> Request:
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         headers[name] = headers[name] + b", " + value if name in headers else value
-    raw = scope.get("raw_path")  # as sent: only there can %2F be told from /
+    raw = scope.get("raw_path")  # as sent: only this distinguishes %2F from /
     path = raw.decode("latin-1").partition("?")[0] if raw else quote(scope["path"])
     return Request(
         scope["method"],
@@ -159,8 +159,8 @@ def _request_of(scope: Scope) -> Request:
 
 
 def _below(path: str, scope: Scope) -> str:
-    """Without the prefix that we are mounted under. A parent that knows its own prefix, because
-    a proxy takes that off, has it in `root_path`, but not in the path."""
+    """The path without the prefix that we are mounted under. If a proxy strips its own prefix and
+    the parent application knows that, the prefix is in `root_path`, but not in the path."""
     root = quote(scope.get("root_path", ""))
     for prefix in (root, root.removeprefix(quote(scope.get("app_root_path", "")))):
         if prefix and (path == prefix or path.startswith(f"{prefix}/")):

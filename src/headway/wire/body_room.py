@@ -16,7 +16,8 @@ _JOINED_AT_ONCE = 4 * 2**20  # bytes
 
 
 class BodyRoom:
-    """What is received is taken, and given back when its request has been answered."""
+    """The memory for bodies: taken as they are received, given back once their requests are
+    answered."""
 
     def __init__(self, config: ConnectionLimits) -> None:
         self.held_bytes = 0

@@ -20,7 +20,7 @@ _LEVEL = 1  # on the path of a request: four times as fast as the default, a lit
 
 
 def decompress(body: bytes, limit: int) -> bytes:
-    """gzip (of any number of members), zlib, or bare deflate as some clients send it."""
+    """Decompress gzip (of any number of members), zlib, or bare deflate as some clients send it."""
     try:
         try:
             return _decompress(body, _AUTO, limit)
@@ -31,7 +31,7 @@ def decompress(body: bytes, limit: int) -> bytes:
 
 
 async def compress_answer(request: Request, response: Response) -> None:
-    """In place, where the caller asks for it and it pays."""
+    """Compress the answer in place, if the caller accepts that and it saves enough."""
     asked = request.headers.get("accept-encoding")
     if asked is None or response.status != 200 or len(response.body) < _WORTH_IT:
         return
@@ -52,7 +52,7 @@ def is_worth_it(body: bytes) -> bool:
 
 
 def compress(body: bytes, encoding: str) -> bytes:
-    """zlib lets other threads run."""
+    """Compress with zlib, which lets other threads run."""
     # "deflate" is, in HTTP, the zlib format.
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _ZLIB if encoding == "deflate" else _GZIP)
     return packer.compress(body) + packer.flush()

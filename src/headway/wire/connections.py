@@ -11,7 +11,7 @@ _LAST_WORDS_S = 1.0  # for the refusals to leave, and for what was cancelled to 
 
 class Cuttable(Protocol):
     def cut(self) -> None:
-        """Time is up: answer requests that still wait, and end."""
+        """Time is up: refuse the requests that still wait, and end."""
         ...
 
 
@@ -47,7 +47,7 @@ class Connections(Generic[C]):
             self._empty.set()
 
     def leaves(self, task: "asyncio.Task[None]") -> None:
-        """Of a connection that is gone; it has been cancelled and may still be cleaning up."""
+        """Remember a closed connection's cancelled task, which may still be cleaning up."""
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 

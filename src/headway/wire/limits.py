@@ -1,4 +1,4 @@
-"""What a port allows its clients. A server's configuration has these fields."""
+"""The limits of a port for its clients. A server's configuration has these fields."""
 
 from typing import Protocol
 
@@ -16,12 +16,12 @@ class ConnectionLimits(Protocol):
     def max_body_bytes(self) -> int: ...
     @property
     def max_held_bytes(self) -> int:
-        """Of all bodies together."""
+        """The most bytes that all bodies together may hold."""
         ...
 
     @property
     def header_timeout_s(self) -> float:
-        """From the first byte of a head to its last; of a handshake."""
+        """The time limit from a head's first byte to its last, and for a handshake."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class ConnectionLimits(Protocol):
 
 
 class Listening(ConnectionLimits, Protocol):
-    """And where it listens."""
+    """A port's limits, and its address."""
 
     @property
     def host(self) -> str: ...

@@ -43,7 +43,7 @@ async def listen(
 
 
 def cannot_listen(where: str, error: OSError | UnicodeError, flag: str) -> ConfigError:
-    """For the operator: taken, not ours, no such address, no name."""
+    """The error for the operator: port taken, not permitted, no such address, or no such name."""
     number = getattr(error, "errno", None) or 0
     reason = os.strerror(number) if number > 0 else error  # a resolver's are below
     hint = f"; {flag} chooses another port" if number == errno.EADDRINUSE else ""
@@ -105,7 +105,8 @@ class TlsListener:
             self._begin(accepted)
 
     def _begin(self, accepted: socket.socket) -> None:
-        """Where there are too many, the oldest must go: an honest one is over in a moment."""
+        """Begin a handshake. If there are too many, the oldest is dropped: an honest one takes only
+        a moment."""
         if len(self._handshakes) >= self._limits().max_handshakes:
             oldest = next(iter(self._handshakes))
             del self._handshakes[oldest]
@@ -123,7 +124,8 @@ class TlsListener:
         )
 
     def _ended(self, accepted: socket.socket, handshake: "asyncio.Task[None]") -> None:
-        """Too late, or no TLS at all: that is the peer's mistake, and not logged."""
+        """End a handshake. A slow one, or one that is not TLS, is the peer's mistake and not
+        logged."""
         self._handshakes.pop(handshake, None)
         error = None if handshake.cancelled() else handshake.exception()
         if handshake.cancelled() or error is not None:
@@ -133,7 +135,7 @@ class TlsListener:
 
 
 async def _bound(host: str, port: int) -> list[socket.socket]:
-    """One for each address that the host has here."""
+    """A socket for each address that the host has on this machine."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,4 +1,4 @@
-"""What an application sees of HTTP: a request in, an answer out. It knows no sockets, no ASGI."""
+"""HTTP as an application sees it: a request in, an answer out. It knows no sockets, no ASGI."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ JSON = "application/json"
 
 
 class Request:
-    """One request, complete with its body. Header names are lower case."""
+    """A request, complete with its body. Header names are lower case."""
 
     __slots__ = (
         *("body", "caller", "client", "headers", "id", "max_json_bytes", "method", "path"),
@@ -35,7 +35,7 @@ class Request:
         self.body = body
         self.id = request_id
         self.client = ""  # the address that it came from, or its network
-        self.caller: Any = None  # who asks; the application finds it
+        self.caller: Any = None  # set by the application, once it knows
         self.max_json_bytes = sys.maxsize  # of JSON in its body; the application sets it
 
 
@@ -73,7 +73,7 @@ class Asker(Protocol):
     """Takes the one answer, in the event loop."""
 
     def answer(self, body: bytes) -> None:
-        """JSON, 200."""
+        """A JSON answer with status 200."""
         ...
 
     def fail(self, error: BaseException) -> None: ...
@@ -84,16 +84,16 @@ class Out(Protocol):
 
     @property
     def writable(self) -> "asyncio.Future[None] | None":
-        """None: now; else done when there is room again."""
+        """None if there is room now; else a future that is done when there is."""
         ...
 
     def send(self, data: bytes) -> None:
-        """Parts of the stream. Raises nothing, also where the client has left."""
+        """Send parts of the stream. Raises nothing, even if the client has left."""
         ...
 
 
 class Sink(Protocol):
-    """Where a stream's parts go."""
+    """Takes the parts of a stream."""
 
     @property
     def out(self) -> Out: ...
@@ -103,7 +103,7 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None: ...
 
 
-# Of server-sent events: each goes out when it comes. (nginx collects an answer's parts otherwise.)
+# For server-sent events: tells nginx to send each one at once instead of collecting them.
 EVENT_HEADERS: Headers = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
 
 
@@ -139,7 +139,7 @@ class StreamResponse:
             callback(error)
 
     async def close(self) -> None:
-        """Of the iterator what is open."""
+        """Close the iterator, if it has anything to close."""
         close = getattr(self.chunks, "aclose", None)
         if close is not None:
             await close()

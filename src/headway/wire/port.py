@@ -18,7 +18,7 @@ _MOST_REFUSED = 256  # connections that get an answer; beyond, they are cut
 
 
 def bracketed(host: str) -> str:
-    """As it is written before a port."""
+    """The host as it is written before a port."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -41,7 +41,7 @@ class Port(Generic[C]):
         self._connections: Connections[C] = Connections()
 
     def change(self, config: ConnectionLimits) -> None:
-        """Limits and times of connections from now on; where it listens stays."""
+        """Change limits and times of new connections; the address stays."""
         self._config = config
         self.room.change(config)
 
@@ -51,8 +51,8 @@ class Port(Generic[C]):
         return self._listener.port
 
     async def _stop(self, finish: Callable[[C], None], drain_s: float) -> None:
-        """Accept nothing, have connections finish what has begun, cut the rest at the deadline. A
-        second call may shorten it."""
+        """Accept no more connections, let them finish their requests, close the remaining ones at
+        the deadline. A second call may shorten that."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -69,7 +69,7 @@ class Port(Generic[C]):
     # ---- the connections call
 
     def _take(self, connection: C, address: str) -> str | None:
-        """Why there is no room for it; None: there is; "": not even for an answer."""
+        """Why there is no room for it; None: there is room; "": not even for an answer."""
         client = client_of(address)
         most = self._config.max_connections
         most_of_one = self._config.max_connections_per_address

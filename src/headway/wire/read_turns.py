@@ -8,11 +8,11 @@ SLICE_S = 0.001  # of a turn of the event loop; it ends after the read that exce
 
 
 class ReadTurns:
-    """Of one port. However many connections send much, everybody else waits for one slice."""
+    """The turns of one port. However many connections send much, others wait only one slice."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
-        self._is_due = False  # `_run` comes with the next turn
+        self._is_due = False  # `_run` is scheduled for the next turn
 
     def wait(self, read_on: Callable[[], object]) -> None:
         self._waiting.append(read_on)

@@ -23,8 +23,8 @@ class Certificates:
     """The certificate in use."""
 
     def __init__(self, certificate: str, key: str, client_ca: str = "") -> None:
-        """Paths. With a `client_ca` clients need a certificate of that authority. Raises
-        ConfigError where the files cannot be used."""
+        """Takes paths. With a `client_ca`, clients need a certificate of that authority. Raises
+        ConfigError if the files cannot be used."""
         self._paths = [certificate, key]
         self._client_ca = client_ca
         if self._client_ca:
@@ -34,13 +34,13 @@ class Certificates:
             self._stamp, self._contexts = self._load()
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{' '.join(self._paths)}: {_said(error)}", field="tls_cert"
+                f"{' '.join(self._paths)}: {_reason(error)}", field="tls_cert"
             ) from error
         self._refused: Stamp | None = None  # the files that did not fit
 
     def context(self, protocol: Protocol = "http/1.1") -> ssl.SSLContext:
-        """For one handshake, with the certificate of this moment. (A context that is exchanged
-        within the handshake, by its SNI callback, would leave the sessions where they were.)"""
+        """The context for one handshake, with the present certificate. (If it were exchanged within
+        the handshake, by its SNI callback, sessions would stay with the old one.)"""
         self.refresh()
         return self._contexts[protocol]
 
@@ -54,7 +54,7 @@ class Certificates:
                 self._refused = stamp  # until it is known to be good
                 self._stamp, self._contexts = self._load()
             except (OSError, ssl.SSLError) as error:
-                _log.error("the old certificate stays: %s", _said(error))
+                _log.error("the old certificate stays: %s", _reason(error))
                 return False
             self._refused = None
             _log.info("the certificate has changed: new connections get the new one")
@@ -86,11 +86,11 @@ class Certificates:
 
 
 def _no_password() -> str:
-    """Instead of asking at the terminal, which a server does not have."""
+    """Raises: OpenSSL itself would ask at the terminal, which a server does not have."""
     raise ssl.SSLError("the private key is encrypted; Headway needs it unencrypted")
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return (
         getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
     ).strip()

@@ -17,11 +17,11 @@ _SHORT_S = 1e-3  # a pause below is none: event loops count in milliseconds
 
 
 class Writes:
-    """Of one port's streams.
+    """Combines the writes of one port's streams.
 
-    After a round of writes is a pause, the longer the more streams were written. What comes after
-    the pause leaves in the turn it comes in, with what came during the pause; if nothing more
-    comes, that leaves after twice the pause.
+    After each round of writes there is a pause; the more streams were written, the longer it is.
+    Parts that come during the pause are held. The first part after it sends them all, at the end of
+    the same turn of the event loop; if no part comes, they are sent after twice the pause.
     """
 
     __slots__ = ("_most_pause_s", "_timer", "clock", "is_due", "next_at", "waiting")
@@ -35,7 +35,7 @@ class Writes:
         self.next_at = 0.0  # a part that comes later is written at the end of its turn
 
     def come_due(self) -> None:
-        """One more part is held, after the pause."""
+        """A part was held after the pause: write all held parts at the end of this turn."""
         self.is_due = True
         asyncio.get_running_loop().call_soon(self._flush)
 
@@ -56,7 +56,8 @@ class Writes:
 
 
 class StreamSink:
-    """Where the parts of one stream go. Small ones are held, and written with those of others."""
+    """Takes the parts of one stream. Small parts are held, and written with those of other
+    streams."""
 
     __slots__ = ("_writes", "held", "out")
 
@@ -88,6 +89,6 @@ class StreamSink:
             self.out.send(held)
 
     def take(self) -> bytes:
-        """What is held, to be written with what follows."""
+        """Take the held bytes, to be written with those that follow."""
         held, self.held = self.held, b""
         return held

@@ -134,8 +134,11 @@ def test_the_real_model_in_full_batches_of_like_length(tmp_path: Path) -> None:
         (("app:lengths", "nothing.jsonl", "out.jsonl"), "nothing.jsonl: there is no such file"),
         (("app:lengths", "in.jsonl", "in.jsonl"), "is the input"),
         (("app:nothing", "in.jsonl", "out.jsonl"), "app:nothing does not exist"),
-        (("nothing", "in.jsonl", "out.jsonl"), "'nothing' is no model"),
-        (("app:lengths", "in.jsonl", "none/out.jsonl"), "none/out.jsonl: there is no folder none"),
+        (("nothing", "in.jsonl", "out.jsonl"), "'nothing' is not a model"),
+        (
+            ("app:lengths", "in.jsonl", "none/out.jsonl"),
+            "none/out.jsonl: the folder none does not exist",
+        ),
         (("app:lengths", "-", "out.jsonl"), "- is not served: files are expected"),
         (
             ("app:lengths", "in.jsonl", "there.txt"),

@@ -109,7 +109,7 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
         ([".", "--reload"], "--reload: . is a folder of models: --watch reloads those"),
         (["app.py"], "app.py: there is no such file"),
         (["good.toml", "--name", "b"], "--name: the file already names its models"),
-        (["nothing"], "'nothing' is no model"),
+        (["nothing"], "'nothing' is not a model"),
         (["./nothing"], "there is no file or folder ./nothing"),
         (["misnamed.toml"], "misnamed.toml: [model]: no such table; did you mean [[models]]?"),
         (["mine"], "did you mean mine.py?"),

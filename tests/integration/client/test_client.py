@@ -100,7 +100,7 @@ def test_the_servers_errors_are_raised_here(call: Call) -> None:
         call("predict", "picky", "worse")
     with pytest.raises(headway.HeadwayError, match="no model 'absent'"):
         call("predict", "absent", "x")
-    with pytest.raises(headway.InvalidInput, match="the answer is not what `returns` says"):
+    with pytest.raises(headway.InvalidInput, match="the answer is not of the type `returns`"):
         call("predict", "picky", "x", returns=int)
     with pytest.raises(headway.ModelFailed, match="not this one"):
         call("predict_many", "picky", ["good", "bad"])

@@ -46,7 +46,7 @@ LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
         ({"hidden_size": None}, "hidden_size"),
         ({"model_type": ["llama"]}, "model_type is ['llama']"),
         ({"rope_parameters": {"rope_type": ["default"]}}, "rope_type is ['default']"),
-        ({"rope_parameters": []}, "rope_parameters is no object"),
+        ({"rope_parameters": []}, "rope_parameters is not an object"),
         ({"layer_types": 2}, "layer_types is 2, no list"),
         ({"layer_types": ["full_attention"]}, "layer_types names 1 layers of 2"),
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'"),

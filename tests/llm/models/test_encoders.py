@@ -68,7 +68,7 @@ def test_a_text_has_in_company_the_vector_that_transformers_gives_it_alone(
     for text, vector in zip(TEXTS, ours.predict([*map(ours.prepare, TEXTS)]), strict=True):
         expected = alone(model, tokenizer, text)
         numpy.testing.assert_allclose(vector, expected, atol=2e-5)
-    assert ("It is served one length at a time" in caplog.text) == (kind == "fnet")
+    assert ("it is served one length at a time" in caplog.text) == (kind == "fnet")
 
 
 def test_what_was_proved_is_not_proved_again(
@@ -81,7 +81,7 @@ def test_what_was_proved_is_not_proved_again(
         "headway.models.ready.texts.proof.find_together", None
     )  # it would be called
     assert built(tmp_path / "model")
-    assert "It is served one length at a time" in caplog.text
+    assert "it is served one length at a time" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_class_is_built_with_its_options() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("nothing", r"'nothing' is no model\. A model is a file .*one of .*minilm"),
+        ("nothing", r"'nothing' is not a model\. A model is a file .*one of .*minilm"),
         ("no_such_module_here:M", "there is no module 'no_such_module_here' in"),
         (
             "catalogue_app:Eco",

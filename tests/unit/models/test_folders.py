@@ -274,7 +274,7 @@ def test_vectors_are_cut_and_texts_put_into_lower_case_where_that_is_said(tmp_pa
 @pytest.mark.parametrize(
     ("file", "fields", "says"),
     [
-        ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode 'median' is none of"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode 'median' is not in"),
         ("1_Pooling/config.json", {"attention": True}, "attention = true is not served"),
         ("1_Pooling/config.json", {"embedding_dimension": 7}, "the network gives 4 numbers"),
         ("sentence_bert_config.json", {"query_length": 32}, "query_length = 32 is not served"),
@@ -304,7 +304,7 @@ def test_a_module_of_the_folders_own_code_or_outside_of_it_is_refused(tmp_path: 
     folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
     listed = (folder / "modules.json").read_text()
     (folder / "modules.json").write_text(listed.replace("sentence_transformers.models.P", "own.P"))
-    with pytest.raises(ConfigError, match=r"own.Pooling is code of its own"):
+    with pytest.raises(ConfigError, match=r"own.Pooling is custom code"):
         built(folder)
     (folder / "modules.json").write_text(listed.replace("1_Pooling", "../1_Pooling"))
     with pytest.raises(ConfigError, match="is outside of the folder"):
@@ -365,7 +365,7 @@ def test_a_network_that_padding_changes_is_served_one_length_at_a_time(
     for text, vector in zip(TEXTS, answers(built(folder), *TEXTS), strict=True):
         states = TABLE[ids_of(*text.split())]
         numpy.testing.assert_allclose(vector, (states - states.mean(0)).max(0), atol=1e-5)
-    assert "It is served one length at a time" in caplog.text
+    assert "it is served one length at a time" in caplog.text
     caplog.clear()
     built(folder)
     assert "one length at a time" in caplog.text, "the second start knows it from the first"

@@ -145,13 +145,13 @@ def test_a_refusal_says_what_is_there(folder: Path, target: str, message: str) -
 
 
 def test_an_instance_takes_no_options(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"options: .*:loud is a Shout that is made already"):
+    with pytest.raises(ConfigError, match=r"options: .*:loud is a finished Shout"):
         build(str(folder / "instance_shout.py:loud"), {"mark": "?"})
 
 
 def test_a_module_that_is_not_there_points_to_the_path() -> None:
     with pytest.raises(
-        ConfigError, match=r"a file elsewhere is served by its path: .*absent_m\.py"
+        ConfigError, match=r"to serve a file elsewhere, give its path: .*absent_m\.py"
     ):
         build("absent_m:Model", {})
 

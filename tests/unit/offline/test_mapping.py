@@ -288,6 +288,6 @@ def test_a_last_line_that_is_not_ours_is_not_continued(source: Path, tmp_path: P
     target = tmp_path / "out.jsonl"
     mapped(source, target)
     target.write_text("hello\n")
-    with pytest.raises(ConfigError, match="its last line is not one of ours"):
+    with pytest.raises(ConfigError, match="its last line is not one that headway map writes"):
         mapped(source, target)
     assert target.read_text() == "hello\n"

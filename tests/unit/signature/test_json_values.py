@@ -172,7 +172,7 @@ def test_json_becomes_what_the_hint_says_from_text_and_from_objects(
             "input 'items[0]': name: Input should be a valid string",
         ),
         (Wary, {"number": -1}, "the input: number must not be negative"),
-        (Cat | Dog, {"paws": 4}, "it is none of "),
+        (Cat | Dog, {"paws": 4}, "it is not one of "),
         (numpy.ndarray, "text", "an array of numbers is expected"),
     ],
     ids=str,

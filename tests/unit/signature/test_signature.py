@@ -205,7 +205,7 @@ def test_rows_become_records() -> None:
         (str, {"text": objects(b"a")}, r"the inputs are \['input'\], not \['text'\]"),
         (str, {}, r"the inputs are \['input'\], not \[\]"),
         (str, {"input": objects(b"a", b"\xff")}, "the input row 1 is not UTF-8"),
-        (str, {"input": objects(3)}, "the input row 0 is no text but 3"),
+        (str, {"input": objects(3)}, "the input row 0 is not a text but 3"),
         (str, {"input": numpy.array([1])}, "the input has dtype int64, not object"),
         (int, {"input": numpy.array([1.0])}, "the input has dtype float64, not int64"),
         (
@@ -278,8 +278,8 @@ def test_what_has_more_parts_than_a_tensor_can_say_is_json() -> None:
 @pytest.mark.parametrize(
     ("hint", "results", "message"),
     [
-        (str, [["a"]], "output 'output' is not object: \\['a'\\] is no text"),
-        (str, [3], "output 'output' is not object: 3 is no text"),
+        (str, [["a"]], "output 'output' is not object: \\['a'\\] is not a text"),
+        (str, [3], "output 'output' is not object: 3 is not a text"),
         (int, ["a"], "output 'output' is not int64"),
         (list[float], [[1.0], [1.0, 2.0]], "output 'output' is not float64"),
         (Image, [numpy.ones(3)], r"output 'image' has shape \[1, 3\]; \[-1, 2, 2\] was promised"),

@@ -104,17 +104,17 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
 
     @property
     def batcher_options(self) -> Mapping[str, Any]:
-        """For the code that makes the batcher; a flag or a file that says more goes first."""
+        """Defaults for the batcher; a flag or a configuration file takes precedence."""
         return {"max_batch_size": self.max_batch_size} if self.max_batch_size > 1 else {}
 
     def expect_batches(self, rows: int) -> None:
         self.max_batch_size = rows
 
     def setup(self, device: str = "") -> None:
-        """For `super().setup(device)` in a user's class."""
+        """Does nothing; lets a user's class call `super().setup(device)`."""
 
     def log(self, key: str, value: Any) -> None:
-        """Goes nowhere, as in LitServe without loggers."""
+        """Does nothing, as in LitServe without loggers."""
 
     def load(self) -> None:
         check_members(self)  # also what a constructor has set
@@ -152,7 +152,7 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
         return method(value, context=context) if name in self._context_takers else method(value)
 
     def _parted(self, items: list[Any]) -> tuple[list[Any], list[Any]]:
-        """What was decoded, and the requests' contexts."""
+        """The decoded values, and the requests' contexts."""
         if not self._context_takers:
             return items, [None] * len(items)
         return [value for value, _ in items], [context for _, context in items]
@@ -205,7 +205,8 @@ class LitAPI(Model[Any, Any], BatchesOnRequest):
         yield [END] * len(values)
 
     def _stream_one(self, value: Any, context: Any) -> Iterator[Any]:
-        """Its chunks, and its refusal as the last: the others of the batch go on."""
+        """One stream's chunks, ended by its error if the caller's request was refused: the batch's
+        others go on."""
         try:
             yield from self._chunks(self._call("predict", value, context), context)
         except Exception as error:  # user code
@@ -257,8 +258,8 @@ def _takes_context(method: Any) -> bool:
 def _around(
     kind: type[LitAPI], name: str, call: Callable[..., Any], default: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """`call`, with the hints and the parameters of the user's method: they say what callers may
-    send. `default` where nothing is to be done."""
+    """`call`, with the hints and the parameters of the user's method, which say what callers may
+    send; `default` if the user has not written that method."""
     method = _function(kind._written.get(name))
     if method is None and not kind._context_takers:
         return default

@@ -1,4 +1,5 @@
-"""Which of LitServe's options are obeyed, which change nothing here, and which are refused."""
+"""LitServe's options: those that are obeyed, those that change nothing here, and those that are
+refused."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ _KEY = "LIT_SERVER_API_KEY"
 
 
 def check_members(api: Any) -> None:
-    """Of a class or an instance. Raises ConfigError for what LitServe would call or obey."""
+    """Check a class or an instance. Raises ConfigError for members that only LitServe would use."""
     for name, instead in _MEMBERS.items():
         if getattr(api, name, None) is not None:
             raise ConfigError(f"headway.compat.litserve does not call it; {instead}", field=name)

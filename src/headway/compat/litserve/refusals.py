@@ -27,7 +27,7 @@ _ERRORS: Mapping[int, Callable[[str], HeadwayError]] = {
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Around user code. Raises the refusal in place of the HTTPException."""
+    """Runs user code. Raises the refusal in place of the HTTPException."""
     try:
         yield
     except Exception as error:  # user code
@@ -38,7 +38,7 @@ def refusing() -> Iterator[None]:
 
 
 def own_refusal(error: Exception) -> HeadwayError | None:
-    """What takes the place of one request's result; None: the error may concern the others, too."""
+    """The error for one request's result; None: the error may concern the other requests, too."""
     return error if isinstance(error, RequestError | Unavailable) else refusal_of(error)
 
 

@@ -37,9 +37,9 @@ class LitServer:
             self._settings["timeout_ms"] = timeout * 1e3
 
     def run(self, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-        """Until Ctrl-C. Raises ConfigError for an option as `LitServer` does, and for a file that
-        runs this when it is imported. A server that cannot start, because its port is taken for
-        example, says why in one line and ends the program with 2, as the command does."""
+        """Serve until Ctrl-C. Raises ConfigError for an option as `LitServer` does, and in a file
+        that runs this when it is imported. A server that cannot start, because its port is taken
+        for example, says why in one line and ends the program with 2, as the command does."""
         check_options(options)
         if _is_importing():  # as `headway serve file.py` does, and each worker process
             raise ConfigError(
@@ -56,7 +56,8 @@ class LitServer:
 
 
 def _device(accelerator: str) -> str:
-    """As LitServe names it to `setup`; `auto`: a GPU, where the file has imported torch."""
+    """The device under LitServe's name for `setup`; `auto`: a GPU, if the file has imported
+    torch."""
     if accelerator == "auto":
         torch = sys.modules.get("torch")
         return "cuda" if torch is not None and torch.cuda.is_available() else "cpu"

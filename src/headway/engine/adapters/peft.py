@@ -37,7 +37,7 @@ _CHANGE_THE_MODEL = ("pissa", "olora", "corda", "loftq")  # its own weights, at 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What is added to one module's product: x·downᵀ·upᵀ. The scale is in `up`."""
+    """The matrices added to one module's product: x·downᵀ·upᵀ. The scale is in `up`."""
 
     down: torch.Tensor  # rank × in, float32
     up: torch.Tensor  # out × rank
@@ -142,9 +142,9 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
 def _check_rank(
     folder: Path, config: Mapping[str, Any], module: str, rank: int, max_rank: int
 ) -> None:
-    said = _by_pattern(config.get("rank_pattern"), module, config["r"])
-    if rank != said:
-        raise ConfigError(f"{folder}: {module} has rank {rank}; {CONFIG} says {said}")
+    declared = _by_pattern(config.get("rank_pattern"), module, config["r"])
+    if rank != declared:
+        raise ConfigError(f"{folder}: {module} has rank {rank}; {CONFIG} says {declared}")
     if rank > max_rank:
         raise ConfigError(f"{folder}: its rank is {rank}; max_adapter_rank is {max_rank}")
 
@@ -155,7 +155,7 @@ def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
 
 
 def _by_pattern(patterns: Any, module: str, default: Any) -> Any:
-    """As PEFT looks them up: the end of a module's name, or a regular expression of it."""
+    """Look a module up as PEFT does: by the end of its name, or a regular expression of it."""
     for pattern, value in (patterns or {}).items():
         try:
             if re.fullmatch(rf"(.*\.)?({pattern})", module):

@@ -15,7 +15,7 @@ class Adaptable(Protocol):
     def adaptable(self) -> Sizes: ...
 
     def packed(self, weights: Weights) -> Products:
-        """In the form in which this decoder multiplies."""
+        """The weights in the form in which this decoder multiplies."""
         ...
 
 
@@ -28,7 +28,7 @@ class AdapterTable:
         self._slots = [-1] * sequences  # the adapter's slot, by the sequence's
 
     def read(self, folder: Path) -> Weights:
-        """From any thread. Raises ConfigError."""
+        """Read an adapter's folder. May be called from any thread. Raises ConfigError."""
         return read_adapter(folder, self._decoder.adaptable, max_rank=self._max_rank)
 
     def add(self, adapter: str, weights: Weights) -> None:
@@ -51,7 +51,7 @@ class AdapterTable:
         return Adapting([(rows, self._placed[slot]) for slot, rows in sorted(groups.items())])
 
     def _rows(self, step: Step) -> dict[int, list[int]]:
-        """By the adapter's slot."""
+        """The rows of each adapter's slot."""
         groups: dict[int, list[int]] = {}
         row = 0
         parts: list[Decode | Prefill] = [*step.decode, *step.prefill]

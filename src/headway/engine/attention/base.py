@@ -1,4 +1,4 @@
-"""What a decoder calls, layer by layer; torch and the kernels attend in their own ways."""
+"""The interface that a decoder calls for each layer; torch and the kernels implement it."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from headway.engine.inputs import Inputs
 
 
 class StepLayout(NamedTuple):
-    """Where a step's rows and their pages lie, for the kernels."""
+    """The places of a step's rows and their pages, for the kernels."""
 
     keys: list[torch.Tensor]  # of each layer: [page, token, head, feature]
     values: list[torch.Tensor]
@@ -24,10 +24,10 @@ class StepLayout(NamedTuple):
 
 
 class Attention(ABC):
-    """Of one step. Made anew for every step."""
+    """The attention of one step. A new one is made for every step."""
 
     def __init__(self, cache: KvCache, inputs: Inputs, *, dtype: torch.dtype) -> None:
-        """It computes on rows of that dtype, whatever it is given."""
+        """`dtype`: of the rows that it computes on; other rows are converted."""
         self._cache = cache
         self._inputs = inputs
         self._dtype = dtype
@@ -54,7 +54,7 @@ class Attention(ABC):
         return None
 
     def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Into the cache, each token's to its place."""
+        """Write keys and values into the cache, each token's to its place."""
         self._cache.write(layer, self._inputs.places, keys, values)
 
     @abstractmethod

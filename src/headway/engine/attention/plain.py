@@ -16,7 +16,7 @@ from headway.engine.inputs import Chunk, Inputs
 
 
 class PlainAttention(Attention):
-    """It holds the step's masks."""
+    """Attention by torch. Holds the step's masks."""
 
     def __init__(self, cache: KvCache, inputs: Inputs) -> None:
         super().__init__(cache, inputs, dtype=cache.keys[0].dtype)
@@ -49,7 +49,7 @@ class PlainAttention(Attention):
         return out
 
     def _decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
-        """Of the decodes alone; their keys and values are written."""
+        """Attention for the decodes alone; their keys and values are in the cache already."""
         count, heads, features = queries.shape
         all_keys, all_values = self._cache.keys[layer], self._cache.values[layer]
         kv_heads = all_keys.shape[2]
@@ -101,7 +101,8 @@ def _attend_chunk(
     mask: torch.Tensor | None,
     scale: float,
 ) -> torch.Tensor:
-    """One sequence: `[token, head, feature]`, with fewer key heads than query heads, perhaps."""
+    """Attention of one sequence: `[token, head, feature]`; there may be fewer key heads than query
+    heads."""
     count, heads, features = queries.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads

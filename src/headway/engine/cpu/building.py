@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Instructions(NamedTuple):
-    """What a processor may have."""
+    """An instruction set that a processor may have."""
 
     name: str
     flags: tuple[str, ...]  # the compiler's
@@ -46,7 +46,7 @@ AVX512 = Instructions(
 def compiled(dtype: torch.dtype, width: int = 16) -> Kernels | None:
     """The kernels for a KV cache of this dtype and rows whose widths are multiples of that one,
     compiled now if they never were; None: not on this machine."""
-    said: object = None
+    failure: object = None
     has_compiler = True
     for instructions in _best_first(width):
         try:
@@ -56,22 +56,22 @@ def compiled(dtype: torch.dtype, width: int = 16) -> Kernels | None:
             has_compiler = False
         # RuntimeError: this user has no home folder.
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            said = getattr(error, "stderr", None) or error
-            _log.info("no kernels for %s: %s", instructions.name, said)
-    if said is not None:
-        _log.warning("the CPU's kernels could not be compiled, so torch computes: %s", said)
+            failure = getattr(error, "stderr", None) or error
+            _log.info("no kernels for %s: %s", instructions.name, failure)
+    if failure is not None:
+        _log.warning("the CPU's kernels could not be compiled, so torch computes: %s", failure)
     elif not has_compiler:
         _log.info("no C compiler was found: answers come more slowly than they could")
     return None
 
 
 def _best_first(width: int) -> list[Instructions]:
-    """Those that compute all rows before those that leave some of them to torch."""
+    """The instruction sets that compute all rows, then those that leave some rows to torch."""
     return sorted(instruction_sets(), key=lambda each: bool(width % each.lanes))
 
 
 def instruction_sets() -> tuple[Instructions, ...]:
-    """What this CPU has, the fastest first; none: the kernels cannot run."""
+    """The instruction sets of this CPU, the fastest first; empty: the kernels cannot run."""
     level = torch.backends.cpu.get_cpu_capability()
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return ()
@@ -108,7 +108,8 @@ def _flags(instructions: Instructions, dtype: torch.dtype) -> tuple[str, ...]:
 
 
 def _library(compiler: str | None, folder: Path, flags: tuple[str, ...]) -> Path | None:
-    """Where the compiled kernels are; None: they never were compiled, and there is no compiler."""
+    """The file of the compiled kernels; None: they were never compiled, and there is no
+    compiler."""
     sources = [each.read_bytes() for each in _SOURCES]
     key = hashlib.sha256(b"\0".join([*sources, *map(str.encode, flags)])).hexdigest()[:16]
     library = folder / f"cpu-{key}.so"

@@ -27,7 +27,7 @@ struct bunch {  // queries of one head, and what they find in the stretch: score
 struct fetched {
     const cell *row;
     long left, cells, stride;  // rows; cells of a row that are needed; cells between two rows
-    long rows, steps, due;     // so many rows in so many steps; what is due of them, in 1 / steps
+    long rows, steps, due;     // `rows` are fetched over `steps`; due now, in 1 / steps of a row
 };
 
 INLINE void fetch_some(struct fetched *rows)

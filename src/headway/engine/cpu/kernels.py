@@ -52,7 +52,7 @@ class Kernels:
         self.cache_dtype = _CACHE_DTYPES[_constant(library, "cell_bytes")]
 
     def panels(self, weight: torch.Tensor) -> Panels:
-        """Of `[out, in]` weights of 16 or 8 bits."""
+        """The panels of `[out, in]` weights of 16 or 8 bits."""
         weight = _filled_up(weight, self._panel_width)
         outputs, inputs = weight.shape
         is_bf16 = weight.dtype == self.cache_dtype == torch.bfloat16
@@ -95,7 +95,7 @@ class Kernels:
         return y
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
-        """To bf16, as torch rounds; but subnormal numbers become zero."""
+        """Convert to bf16, rounding as torch does, except that subnormal numbers become zero."""
         x = x.contiguous()
         y = torch.empty_like(x, dtype=torch.bfloat16)
         self._round_to_bf16(x.data_ptr(), y.data_ptr(), *x.shape, torch.get_num_threads())
@@ -233,7 +233,7 @@ class Kernels:
 
 
 def _filled_up(weight: torch.Tensor, width: int) -> torch.Tensor:
-    """With outputs of zeros, up to a multiple of the width."""
+    """The weight with outputs of zeros added, up to a multiple of `width`."""
     missing = -len(weight) % width
     return torch.cat([weight, weight.new_zeros(missing, weight.shape[1])]) if missing else weight
 

@@ -1,4 +1,4 @@
-"""All layers of a decoder in one call, where the kernels know every part of them.
+"""Computes all layers of a decoder in one call, if the kernels support every part of them.
 
 For a step of one token, calling each kernel from Python takes a third of the time.
 """
@@ -95,9 +95,9 @@ class LayersAtOnce:
         *,
         width: int,
     ) -> None:
-        """Of rows of that width."""
+        """`width`: of the rows that the layers take and give."""
         self._run = kernels.run_layers
-        self._parts = layers  # whose memory is pointed to
+        self._parts = layers  # kept, because kernels have pointers to their memory
         self._pointing: _Pointing | None = None
         self._epsilon = epsilon
         self._kv_heads, self._features = shape.kv_heads, shape.head_size
@@ -176,7 +176,8 @@ def _matrix_of(product: PanelLinear) -> _Matrix:
 
 
 def _is_complete(product: PanelLinear) -> bool:
-    """One scale for each output where weights have 8 bits, and one bias or none at all."""
+    """Whether 8-bit weights have a scale for each output, and either all outputs have a bias or
+    none."""
     panels = product.panels
     optional = (each for each in (product.scales, product.bias) if each is not None)
     has_scales = product.scales is not None or panels.data.dtype != torch.int8

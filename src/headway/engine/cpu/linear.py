@@ -107,7 +107,7 @@ def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _in_16_bits(weight: torch.Tensor, asked: torch.dtype) -> torch.Tensor | None:
-    """As bf16 where that is asked for; else the same numbers in 16 bits; None: they are not."""
+    """The weight as bf16 if `asked`; else in 16 bits if that changes no number; else None."""
     if asked == torch.bfloat16:
         return weight.to(asked)
     if weight.dtype in (torch.float16, torch.bfloat16):

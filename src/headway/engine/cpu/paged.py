@@ -13,7 +13,7 @@ from headway.engine.inputs import Inputs
 
 
 class PagedAttention(Attention):
-    """It holds the step's runs."""
+    """Attention over pages. Holds the step's runs."""
 
     def __init__(self, cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels) -> None:
         super().__init__(cache, inputs, dtype=torch.float32)

@@ -54,7 +54,7 @@ INLINE long depth_of(const struct product *given)
     return (given->steps + times - 1) / times;
 }
 
-// Weights that are fetched while others are multiplied: so many bytes for each step.
+// Weights that are fetched while others are multiplied: `bytes` in each step.
 struct ahead {
     const char *from;
     size_t bytes;

@@ -122,7 +122,7 @@ INLINE void values_at(const int count, const int vectors, const struct gathered 
         for (int v = 0; v < vectors; v++) store(queries[q].to + i + LANES * v, sums[q][v]);
 }
 
-// What some queries find in a stretch; each attends to so many of its tokens, the last to most.
+// What some queries find in a stretch: query q attends to its first tokens[q], the last to most.
 INLINE void attend_some(const int count, const struct attention *given,
                         const struct gathered *found, struct query *queries, const long *tokens)
 {

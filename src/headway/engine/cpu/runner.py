@@ -22,7 +22,7 @@ from headway.engine.sequences import Known, Sequences, places_of
 
 
 class DecoderInputs(NamedTuple):
-    """One step's, as a decoder takes them: all its sequences' tokens in one row."""
+    """The inputs of one step for a decoder: the tokens of all its sequences in one row."""
 
     ids: torch.Tensor
     positions: torch.Tensor

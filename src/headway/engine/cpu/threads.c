@@ -47,7 +47,7 @@ static void wake(uint32_t *word)
 
 INLINE uint32_t read_now(uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 
-// Has the word another value within so many cycles?
+// Does the word change from `value` within `cycles`?
 INLINE int changes(uint32_t *word, uint32_t value, int64_t cycles)
 {
     const int64_t until = (int64_t)__rdtsc() + cycles;

@@ -41,12 +41,12 @@ _MEANING = {
     "position_bias": "a bias by position",
     "is_causal": "looking ahead",
 }
-# Without effect whatever they are: queries and keys are rotated already.
+# Without effect in any form: queries and keys are rotated already.
 _UNUSED = {"position_ids", "cache_position", "position_embeddings", "deterministic"}
 
 
 class Layer(NamedTuple):
-    """What one layer gives to attention: `[token, head, feature]`."""
+    """The input of attention from one layer: `[token, head, feature]`."""
 
     queries: torch.Tensor
     keys: torch.Tensor
@@ -96,8 +96,8 @@ def register() -> None:
 
 
 def causal_until(mask: Any, context: int) -> int:
-    """Up to which context a mask function is the triangle: each token sees all before it, and none
-    after."""
+    """The longest context up to which a mask is causal: each token sees all tokens before it, and
+    none after."""
     if _is_triangle(mask, context):
         return context
     least, most = 0, context  # it is one at `least`, and none at `most`
@@ -108,7 +108,8 @@ def causal_until(mask: Any, context: int) -> int:
 
 
 def _is_triangle(mask: Any, context: int) -> bool:
-    """By its last rows, and some before: a window or a chunk shows there first."""
+    """Whether the mask is causal, by its last row and some before: a window or chunk shows there
+    first."""
     batch, columns = torch.tensor(0), torch.arange(context + 1)
     for row in sorted({0, context // 3, context // 2, max(context - 2, 0), context - 1}):
         allowed = mask(batch, batch, torch.tensor(row), columns)

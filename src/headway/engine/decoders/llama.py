@@ -98,7 +98,7 @@ class LlamaDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Make:
-    """What all layers' parts have in common."""
+    """The arguments that all layers' parts share."""
 
     dtype: torch.dtype  # of the rows
     epsilon: float
@@ -191,7 +191,7 @@ class _Layer:
         return self._multiply("down", gated, adapting).add_(hidden)
 
     def parts(self) -> Parts | None:
-        """For the kernels; None: they do not know all of them."""
+        """The layer's parts for the kernels; None: they do not support all of them."""
         products = [
             each
             for each in self._products.values()

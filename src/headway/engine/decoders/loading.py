@@ -1,6 +1,5 @@
-"""From a folder to a decoder for the CPU: our own definition where it is one of Llama's kin, else
-that of transformers, which proves itself first.
-"""
+"""Loads a decoder for the CPU from a folder: our own definition for Llama's kin, else that of
+transformers, which is proved first."""
 
 import logging
 from collections.abc import Mapping

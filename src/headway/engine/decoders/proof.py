@@ -72,10 +72,10 @@ def _check_rows(decoder: TransformersDecoder) -> None:
                 if _distance(ours[one], expected) > most:
                     raise ConfigError(
                         f"layer {index}: the {name} of a token at position {int(positions[row])} "
-                        "are others in company than alone"
+                        "differ in a batch from those alone"
                     )
         if _distance(logits[one], own) > most:
-            raise ConfigError("the logits of a token rest on the tokens beside it")
+            raise ConfigError("the logits of a token depend on tokens of other sequences")
 
 
 def _distance(ours: torch.Tensor, expected: torch.Tensor) -> float:

@@ -115,7 +115,8 @@ class TransformersDecoder:
     def observe(
         self, ids: torch.Tensor, positions: torch.Tensor
     ) -> tuple[dict[int, Layer], torch.Tensor]:
-        """What each layer gives to attention, and the logits, where each row attends to itself."""
+        """The input of attention from each layer, and the logits if each row attends to itself
+        only."""
         observer = Observer()
         with torch.inference_mode(), self._attending(OBSERVED):
             logits = self._forward(ids, positions, observer, torch.arange(len(ids)))
@@ -137,7 +138,7 @@ class TransformersDecoder:
         except Exception as error:
             kind = type(self._model).__name__
             raise ConfigError(
-                f"{self.folder}: {kind} does not run on a packed row with attention of ours: "
+                f"{self.folder}: {kind} does not run on a packed row with our attention: "
                 f"{type(error).__name__}: {error}"
             ) from error
         return observer
@@ -201,7 +202,7 @@ def _check_loaded(folder: Path, info: Any) -> None:
 
 
 def _shape(observer: Observer, folder: Path) -> CacheShape:
-    """What each layer keeps: seen, not read from the configuration."""
+    """The cache's shape, from what each layer gave to attention, not from the configuration."""
     layers = observer.layers
     twice = [index for index, count in observer.calls.items() if count > 1]
     if twice:
@@ -221,7 +222,7 @@ def _shape(observer: Observer, folder: Path) -> CacheShape:
 
 
 def _longest(observer: Observer, folder: Path, context: int) -> int:
-    """As far as every mask that the model asks for is the usual triangle."""
+    """The longest context up to which every mask that the model asks for is causal."""
     found = min([context, *observer.windows])
     for mask in observer.masks:
         try:

@@ -44,7 +44,7 @@ def this_device() -> Device:
 
 
 def check_device(dtype: torch.dtype, quantization: str, on: Device) -> None:
-    """Before anything is loaded: what the device's tensor cores do not multiply."""
+    """Refuse what the device's tensor cores cannot multiply, before anything is loaded."""
     which = f"{on.name} has compute capability {on.capability[0]}.{on.capability[1]}"
     if dtype is torch.bfloat16 and on.capability < (8, 0):
         raise ConfigError(f'bfloat16 needs 8.0, {which}; set dtype = "float32"', field="dtype")
@@ -56,7 +56,7 @@ def check_device(dtype: torch.dtype, quantization: str, on: Device) -> None:
 
 
 class Tiles(NamedTuple):
-    """Of a product of few rows with 8-bit weights."""
+    """Tile sizes for a product of few rows with 8-bit weights."""
 
     columns: int = 64
     block: int = 256
@@ -90,7 +90,7 @@ class AdapterTiles:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """For one GPU. What is not named is as on an H200."""
+    """The tuning for one GPU. The defaults are those of an H200."""
 
     decode: dict[int, DecodeTiles] = field(default_factory=dict)  # by the heads' size
     prompts: dict[int, PromptTiles] = field(default_factory=dict)
@@ -153,7 +153,8 @@ def product_tiles(width: int, inner: int, rows: int, on: Device) -> Tiles:
 def _fitted(
     tiles: AnyTiles, taken: Callable[[AnyTiles], int], least: Mapping[str, int], on: Device
 ) -> AnyTiles:
-    """With less of each, one after the other, until the processor's memory holds what is taken."""
+    """The tiles, made smaller one size after the other, until the processor's memory can hold
+    them."""
     for name, bound in least.items():
         while taken(tiles) > on.shared_bytes - _SPARE_BYTES and getattr(tiles, name) > bound:
             value = getattr(tiles, name)

@@ -1,4 +1,4 @@
-"""Make an engine from a folder: how precise, how many blocks, what else follows from the model."""
+"""Start an engine from a model's folder: choose its device, precision and KV cache size."""
 
 import logging
 import math
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _GIB = 1 << 30
-_UNKNOWN = 8 * _GIB  # free memory, where the system does not say
-_SEQUENCES = 64  # at once: a step of more decodes takes a CPU too long
+_UNKNOWN = 8 * _GIB  # assumed as free, where the system does not report its free memory
+_SEQUENCES = 64  # at once: with more decodes, a step takes a CPU too long
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES = ("auto", *_DTYPES)
 QUANTIZATIONS = ("none", "fp8", "int8")
@@ -40,15 +40,15 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
-    quantization: str = "none"  # fp8, on a GPU: the layers' weights; int8, on a CPU: the head's too
+    quantization: str = "none"  # fp8 (GPU): the layers' weights; int8 (CPU): the head's as well
     adapter_slots: int | None = None  # None: 8, but on a GPU only with `adapters`
     max_adapter_rank: int | None = None  # None: 64, on a GPU 16
-    adapters: bool = False  # some will be loaded: a GPU keeps memory and graphs for them
+    adapters: bool = False  # whether any will be loaded: a GPU keeps memory and graphs for them
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
     # For benchmarks.
     random_weights: bool = False  # no file of weights is read
-    kernels: str = "auto"  # torch: not our own for this CPU
-    chunking: bool = True  # False: a prompt is computed in one step, and all others wait
+    kernels: str = "auto"  # torch: not our own kernels for this CPU
+    chunking: bool = True  # False: a prompt is computed in one step while all others wait
 
     def __post_init__(self) -> None:
         for name in ("max_context", "max_sequences", "step_tokens", "threads", "max_adapter_rank"):
@@ -83,28 +83,31 @@ def start(folder: Path, options: EngineOptions) -> "CpuRunner | GpuRunner":
 def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOptions) -> CpuRunner:
     torch.set_num_threads(options.threads or _threads())
     dtype = dtype_of(options.dtype)
-    context = _context(config, options)
-    is_rounded = options.quantization == "int8"
+    max_context = _context(config, options)
+    has_int8 = options.quantization == "int8"
     kernels = compiled(dtype, _common_width(config)) if options.kernels == "auto" else None
     decoder = load(
         folder,
         dtype=dtype,
-        max_context=context,
+        max_context=max_context,
         use_transformers=options.use_transformers,
         random_weights=options.random_weights,
         kernels=kernels,
-        is_rounded=is_rounded,
+        is_rounded=has_int8,
     )
-    if is_rounded and kernels is None:
+    if has_int8 and kernels is None:
         _log.warning(
             "int8 makes nothing faster here: its kernels need an x86-64 CPU with AVX2, Linux and a "
             "C compiler"
         )
-    if decoder.longest < context:
-        _log.warning("this model is exact up to %d tokens: no sequence has more", decoder.longest)
-        context = decoder.longest
+    if decoder.longest < max_context:
+        _log.warning(
+            "sequences are limited to %d tokens: this model is inexact on longer ones",
+            decoder.longest,
+        )
+        max_context = decoder.longest
     block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
-    limits = _limits(options, context, block_bytes)
+    limits = _limits(options, max_context, block_bytes)
     try:
         runner = CpuRunner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
     except (OSError, MemoryError) as error:
@@ -112,21 +115,22 @@ def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOption
         raise ConfigError(
             f"there is no memory for a KV cache of {size:.3g} GiB: {error}", field="kv_cache_gib"
         ) from error
-    weights = " with int8 weights" if is_rounded else ""
-    by = "by torch" if kernels is None else f"by kernels for {kernels.instructions}"
-    runner.computes = f"in {str(dtype).removeprefix('torch.')}{weights} on the CPU {by}"
+    weights = " with int8 weights" if has_int8 else ""
+    computed_by = "torch" if kernels is None else f"kernels for {kernels.instructions}"
+    dtype_name = str(dtype).removeprefix("torch.")
+    runner.computes = f"in {dtype_name}{weights} on the CPU by {computed_by}"
     return runner
 
 
 def _limits(options: EngineOptions, context: int, block_bytes: int) -> Limits:
     sequences = options.max_sequences or _SEQUENCES
-    # More than all sequences at their longest can never be used, but by the prefix cache.
+    # Only the prefix cache can use more blocks than all sequences at their longest.
     useful = 4 * sequences * -(-context // options.block_size)
     blocks = _blocks(options.kv_cache_gib, block_bytes, useful)
     tokens = blocks * options.block_size
     if tokens < context:
         _log.warning(
-            "the KV cache holds %d tokens, so no sequence has more; the context could be %d: "
+            "the KV cache holds %d tokens, which limits every sequence; the context could be %d: "
             "set a larger kv_cache_gib, or a smaller max_context",
             *(tokens, context),
         )
@@ -142,7 +146,7 @@ def _limits(options: EngineOptions, context: int, block_bytes: int) -> Limits:
 
 
 def _blocks(wanted_gib: float | None, block_bytes: int, useful: int) -> int:
-    """As many as there is memory for, or as asked; never more than can be used."""
+    """The blocks that fit into `wanted_gib` or the free memory, at most `useful`."""
     free = free_host_bytes() or _UNKNOWN
     room = int(wanted_gib * _GIB) if wanted_gib is not None else min(free // 4, 4 * _GIB)
     blocks = min(room // block_bytes, useful)
@@ -160,14 +164,14 @@ def _blocks(wanted_gib: float | None, block_bytes: int, useful: int) -> int:
 
 
 def _threads() -> int:
-    """torch's own number, a thread for each core; no more than a container may use at once: it is
-    stopped for the rest of a tenth of a second when it has used its share."""
-    there: int = torch.get_num_threads()
-    return max(1, min(there, round(container_cores() or there)))
+    """torch's default, one thread for each core, limited to the container's cores: with more, the
+    container uses up its CPU quota early and is stopped for the rest of each tenth of a second."""
+    torch_threads: int = torch.get_num_threads()
+    return max(1, min(torch_threads, round(container_cores() or torch_threads)))
 
 
 def _common_width(config: Mapping[str, Any]) -> int:
-    """What all rows' widths are multiples of."""
+    """The largest number that divides the widths of all rows."""
     config = text_config_of(config)
     names = ("num_attention_heads", "hidden_size", "head_dim", "intermediate_size")
     sizes = [each if isinstance(each, int) else 0 for each in map(config.get, names)]

@@ -51,7 +51,7 @@ def start_on_gpu(
     decoder = GpuDecoder(spec, tensors, dtype=dtype, device="cuda", max_context=context)
     if options.quantization == "fp8":
         decoder.quantise()
-        torch.cuda.empty_cache()  # what the weights were goes to the cache
+        torch.cuda.empty_cache()  # so that the cache can use what loading needed
     adapters = _adapters(options, spec, dtype)  # before the cache: it takes what is left
     step_tokens = max(options.step_tokens, _STEP_TOKENS)
     block_bytes = decoder.shape.block_bytes(_BLOCK_SIZE, dtype)
@@ -102,7 +102,7 @@ def _adapters(options: EngineOptions, spec: LlamaSpec, dtype: torch.dtype) -> De
 
 
 def _room(options: EngineOptions, spec: LlamaSpec, step_tokens: int, dtype: torch.dtype) -> int:
-    """Bytes for the cache: what was asked for, or what is left beside weights and a step."""
+    """The bytes for the cache: those asked for, or those that weights and a step leave free."""
     if options.kv_cache_gib is not None:
         return int(options.kv_cache_gib * _GIB)
     torch.cuda.empty_cache()  # single matrices that were packed

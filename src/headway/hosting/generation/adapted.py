@@ -9,7 +9,7 @@ from headway.hosting.registry import Array, Ask, ServedModel
 
 
 class AdaptedModel:
-    """Made for a request; the model itself does the work."""
+    """A model with an adapter. Made for a request; the model itself does the work."""
 
     def __init__(self, model: ServedModel, adapter: str) -> None:
         self._model = model

@@ -1,5 +1,5 @@
-"""A folder of adapters, looked at every few seconds: what comes is loaded, what changes is loaded
-again, what goes is unloaded. Adapters that were loaded in another way are left alone."""
+"""Watches a folder of adapters, every few seconds: loads new ones, reloads changed ones, and
+unloads removed ones. Adapters that were loaded in another way are left alone."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ class AdapterFolder:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
-        """Returns when all that lies there has been loaded. Raises ConfigError."""
+        """Returns when all adapters in the folder have been loaded. Raises ConfigError."""
         if not self._folder.is_dir():
             raise ConfigError(f"{self._folder} is not a folder", field="adapter_folder")
         await self.look()
@@ -53,7 +53,7 @@ class AdapterFolder:
             await asyncio.wait([self._task])
 
     async def look(self) -> None:
-        """Act on what has changed since the last look."""
+        """Load and unload according to the changes since the last look."""
         try:
             found = await run_in_thread(_scan, self._folder)
         except OSError as error:

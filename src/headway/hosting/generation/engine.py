@@ -17,7 +17,8 @@ from headway.runtime.workers.process.channel import Channel
 
 
 class EngineModel(Model[Any, Any]):
-    """In a process of its own it serves a line; in a thread its `engine` is used as it is."""
+    """The engine as a model: in a process of its own it serves a line; in a thread, `engine` is
+    used."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class EngineModel(Model[Any, Any]):
         )
 
     def _compile(self, grammar: str) -> None:
-        """Off the step: the engine then finds it compiled."""
+        """Compile off the step: the engine then finds the grammar compiled."""
         self._compiler().compile(grammar)
 
     def _compiler(self) -> Grammars:

@@ -50,7 +50,7 @@ class Engine(Protocol):
 
 
 class Front:
-    """Used in one event loop, but for `report`."""
+    """The sequences under way and their readers. Used in one event loop, except for `report`."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Front:
         idle: Callable[[], None] = lambda: None,
         ids: Iterator[int] | None = None,
     ) -> None:
-        """`is_shared`: cached prefixes are for all tenants. `idle`: called when the last ends.
-        `ids`: for its sequences, where several fronts share an engine."""
+        """`is_shared`: tenants share cached prefixes. `idle`: called when the last request ends.
+        `ids`: numbers for the sequences, where several fronts share an engine."""
         self._text = text
         self._recorder = recorder
         self._max_context = 0
@@ -86,7 +86,7 @@ class Front:
         return bool(self._requests)
 
     def open(self, asked: Generation, ask: Ask) -> OpenStream:
-        """Queue its sequences. Their pieces come as one stream. Raises Closed, NotReady,
+        """Queue the sequences of `asked`. Their pieces come as one stream. Raises Closed, NotReady,
         QueueFull, QuotaExceeded."""
         assert self._engine is not None
         adapter = self.adapters.key_of(ask.adapter)
@@ -129,7 +129,7 @@ class Front:
         return OpenStream(call, self._withdraw)
 
     def _most_tokens(self, asked: Generation) -> int:
-        """The most tokens of its answers, prompts included."""
+        """The most tokens that all answers can have, prompts included."""
         most = asked.options.max_tokens
         return asked.n * sum(
             len(prompt) + (self._room(prompt) if most is None else most) for prompt in asked.prompts
@@ -161,19 +161,19 @@ class Front:
         )
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """From any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+        """Call it in the event loop. May be called from any thread."""
+        with suppress(RuntimeError):  # the loop is closed, and with it every caller's connection
             self._loop.call_soon_threadsafe(function)
 
-    # ---- what comes back
+    # ---- the engine's outputs
 
     def report(self, outputs: Sequence[SequenceOutput]) -> None:
-        """From any thread: one call for all sequences of a step."""
+        """Deliver the new tokens of all sequences of a step. May be called from any thread."""
         if outputs:
             self.call_soon(lambda: self.deliver(*parted(outputs)))
 
     def deliver(self, plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
-        """`report` in the event loop."""
+        """Deliver a step's outputs, in the event loop."""
         now = time.monotonic()
         company = len(plain.tokens)
         if outputs:
@@ -262,13 +262,13 @@ class Front:
         return failed
 
     def _stop(self, answer: "_Answer", sequence: int) -> None:
-        """End a sequence at a stop string: the engine knows no text."""
+        """End a sequence at a stop string, which the engine cannot see."""
         answer.is_to_cancel = False
         answer.since = None  # no token of it is shown any more
         self._cancel(sequence)
 
     def _end(self, sequence: int, answer: "_Answer") -> bool:
-        """True: it was the last of its request."""
+        """Whether it was the last answer of its request."""
         del self._answers[sequence]
         answer.settle()
         request = answer.request
@@ -284,7 +284,8 @@ class Front:
             self._idle()
 
     def _withdraw(self, call: StreamCall) -> None:
-        """Its reader left, or it failed: blocks are free at the first step not yet begun."""
+        """Cancel all that is left of a request whose reader has gone, or that failed. The engine
+        frees its blocks before the next step that it has not begun."""
         request = self._requests.get(call)
         if request is None:
             return
@@ -292,14 +293,14 @@ class Front:
             answer = self._answers.pop(sequence)
             if answer.reservation is not None:
                 self._left[sequence] = answer
-            if not self._cancel(sequence):  # no end of it will be told
+            if not self._cancel(sequence):  # the engine will not report its end
                 self._left.pop(sequence, answer).settle()
             self._recorder.finished("abort")
         request.sequences.clear()
         self._forget(call)
 
     def _cancel(self, sequence: int) -> bool:
-        """False: the engine is closed."""
+        """Cancel a sequence. False: the engine is closed."""
         assert self._engine is not None
         try:
             self._engine.cancel(sequence)
@@ -327,11 +328,11 @@ class _Reservation(NamedTuple):
 
 
 class _Answer:
-    """One sequence on its way."""
+    """The text of one sequence, and its times."""
 
     __slots__ = (
-        *("_arrived_at", "_first_at", "_is_begun", "_is_stopped", "_shows_empty"),
-        *("_shows_end", "batches", "call", "detokenizer", "index"),
+        *("_arrived_at", "_first_at", "_is_begun", "_shows_empty", "_shows_end_token"),
+        *("batches", "call", "detokenizer", "index"),
         *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
 
@@ -351,13 +352,12 @@ class _Answer:
         self.detokenizer = detokenizer
         self._arrived_at = now
         self._first_at = 0.0
-        self._shows_empty, self._shows_end = asked.shows_empty, asked.shows_end
-        self.since: float | None = None  # its last token came; None: before, and after a stop
+        self._shows_empty, self._shows_end_token = asked.shows_empty, asked.shows_end
+        self.since: float | None = None  # when its last token came; None: before, and after a stop
         self.batches: list[int] | None = [] if explains else None  # of each step: its tokens
-        self._is_stopped = False  # by a stop string: what else comes is not shown
         self.tokens = 0
         self.reservation: _Reservation | None = None
-        self._is_begun = False  # of its prompt, something was computed
+        self._is_begun = False  # some of its prompt was computed
         self.is_over = False
         self.is_to_cancel = False
 
@@ -371,13 +371,13 @@ class _Answer:
             recorder.finished(output.error.code)
             raise output.error
         token, finished = output.token, output.finished
-        if token is not None and not self._is_stopped:
+        if token is not None and not self.detokenizer.is_stopped:
             self._record(now, recorder)
             if finished is None:
                 return self._middle(token, company, output.logprobs)
             self._count(company)
         if finished is None:
-            return None  # it was on its way when a stop string was found
+            return None  # a stop string was found while this token was computed
         return self._last(token, output.logprobs, finished, now, recorder)
 
     def note_computed(self, output: SequenceOutput) -> None:
@@ -412,7 +412,7 @@ class _Answer:
         self._count(company)
         text = self.detokenizer.step(token)
         if self.detokenizer.is_stopped:
-            self._is_stopped = self.is_to_cancel = True
+            self.is_to_cancel = True
         if not text and logprobs is None and not self._shows_empty:
             return None
         return AnswerPiece(self.index, text, token, logprobs)
@@ -430,15 +430,15 @@ class _Answer:
             recorder.finished("deadline_exceeded")
             raise DeadlineExceeded("the deadline passed before the answer was complete")
         text = ""
-        is_end_id = finished.reason is FinishReason.STOP
-        is_shown = token is not None and not self._is_stopped and not is_end_id
-        if is_shown:
+        detokenizer = self.detokenizer
+        is_end_token = finished.reason is FinishReason.STOP  # a stop id: it is no part of the text
+        has_text = token is not None and not is_end_token and not detokenizer.is_stopped
+        if has_text:
             assert token is not None
-            text = self.detokenizer.step(token)
-        if not self._is_stopped and not self.detokenizer.is_stopped:
-            text += self.detokenizer.finish()
-        is_stop = self._is_stopped or self.detokenizer.is_stopped or is_end_id
-        reason = "stop" if is_stop else "length"
+            text = detokenizer.step(token)
+        if not detokenizer.is_stopped:
+            text += detokenizer.finish()
+        reason = "stop" if is_end_token or detokenizer.is_stopped else "length"
         recorder.finished(reason)
         recorder.ended(
             seconds=now - self._arrived_at,
@@ -446,7 +446,7 @@ class _Answer:
             finished=finished,
         )
         met = None if self.batches is None else self._met(finished, self.batches, now)
-        if not is_shown and not (self._shows_end and is_end_id):
+        if not has_text and not (is_end_token and self._shows_end_token):
             token = logprobs = None
         return AnswerPiece(self.index, text, token, logprobs, reason, finished, met)
 

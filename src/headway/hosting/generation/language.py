@@ -50,7 +50,7 @@ class Language:
         return self.tokens_of(prompt)
 
     def tokens_of(self, prompt: Any) -> list[int]:
-        """`read`, in the caller's thread."""
+        """The tokens that `read` gives, computed in the caller's thread."""
         if isinstance(prompt, str):
             self._check_text(prompt, "prompt")
             return self._encode(prompt, True)
@@ -88,7 +88,7 @@ class Language:
         self._trials.close()
 
     async def check_grammar(self, grammar: str, field: str) -> None:
-        """Have it tried, off the event loop. Raises InvalidInput, QueueFull, NotReady."""
+        """Try the grammar, off the event loop. Raises InvalidInput, QueueFull, NotReady."""
         if not self._has_grammars:
             raise InvalidInput(f"{field}: the engine of this model has no grammars")
         if not self.text.stop_ids:
@@ -117,7 +117,7 @@ class Language:
                 self._waiting[client] = left
 
     def check_named(self, options: GenerationOptions) -> None:
-        """Every token id that a caller names is one of the model's."""
+        """Refuse token ids of a caller that the model does not have."""
         self.check_ids(tuple(options.sampling.logit_bias), "logit_bias")
         self.check_ids(tuple(options.stop_ids), "stop_token_ids")
 
@@ -182,6 +182,6 @@ def _is_chat(prompt: Any) -> bool:
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:
-    """Beside its content a role and perhaps a name: whatever else there is may be long."""
+    """Whether a message has only content, a role and perhaps a name: other fields may be long."""
     others = (value for field, value in message.items() if field != "content")
     return all(value is None or (isinstance(value, str) and len(value) <= 64) for value in others)

@@ -28,7 +28,7 @@ class AnswerPiece(NamedTuple):
 
     choice: int  # which answer
     text: str
-    token: int | None  # None: its text was held back, and comes with the end
+    token: int | None  # None: this is held-back text, at the end
     logprobs: Any = None  # of the token, where asked for
     finish_reason: str | None = None  # of the last piece: stop or length
     finished: Finished | None = None

@@ -58,7 +58,7 @@ _MOST_WAITING = 30.0  # seconds for the step that runs when it is closed
 
 
 class ServedGenerator(InUse):
-    """`load()` before, `close()` after."""
+    """A language model that is served, between `load()` and `close()`."""
 
     inputs: Sequence[Tensor] = _INPUTS
     outputs: Sequence[Tensor] = _OUTPUTS
@@ -172,7 +172,7 @@ class ServedGenerator(InUse):
         )
 
     async def warm(self, beside: Beside | None = None) -> None:
-        """One short answer, so that the first caller does not pay for what is done once."""
+        """Generate one short answer, so that the first caller does not wait for one-time work."""
         if self.config.warm_up:
             prompt = (next(iter(self.language.text.stop_ids), 0),) if self.language else (0,)
             options = generation_options({"max_tokens": 2, "temperature": 0, "ignore_eos": True})
@@ -183,7 +183,7 @@ class ServedGenerator(InUse):
         self._is_ready = True
 
     def _ended(self, front: Front, failure: BaseException | None) -> None:
-        """In the engine's thread."""
+        """The engine has ended. Called in its thread."""
         if failure is not None:
             front.call_soon(lambda: self._tell(Crashed(self.name, failure)))
 
@@ -214,7 +214,7 @@ class ServedGenerator(InUse):
         return False  # nothing that one learns is handed to another
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants that come from now on have the new ones."""
+        """Set the tenants' weights, for requests from now on."""
         self._weights = {**weights, **self.config.tenants}
         if self._engine is not None and self._engine.is_open:
             self._engine.weigh(self._weights)
@@ -223,7 +223,7 @@ class ServedGenerator(InUse):
 
     @property
     def is_ready(self) -> bool:
-        """Not while its engine is being started again, either."""
+        """Whether requests can be answered now: not while the engine is being restarted."""
         engine = self._engine
         return self._is_ready and not self.trouble and engine is not None and engine.is_up
 
@@ -257,7 +257,7 @@ class ServedGenerator(InUse):
         return [WorkerLine(*line, status.pid, status.state, status.restarts, status.last_error)]
 
     def now(self) -> GenerationNow | None:
-        """For metrics; None: it is closed."""
+        """The present state, for metrics; None: it is closed."""
         if self._is_closed or self._engine is None or self.language is None:
             return None
         load = self._engine.load
@@ -364,7 +364,7 @@ class ServedGenerator(InUse):
         return False
 
     def withdraw(self, call: DirectCall) -> None:
-        raise AssertionError("nothing goes the direct way")
+        raise AssertionError("no request of it takes the direct path")
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         seconds = self.clock() - started

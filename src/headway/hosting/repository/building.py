@@ -1,4 +1,4 @@
-"""From a version's folder to a model, not loaded yet. Its files determine its kind."""
+"""Makes a model, not loaded yet, from a version's folder. Its files determine its kind."""
 
 import importlib.util
 import logging
@@ -103,12 +103,12 @@ def _module(path: Path, module_name: str) -> ModuleType:
     except ConfigError:
         raise
     except Exception as error:
-        told = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
-        raise ConfigError(told) from error
+        message = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
+        raise ConfigError(message) from error
 
 
 def forget_module(model: Any) -> None:
-    """A version that has gone leaves no module behind."""
+    """Remove the module of a version that was unloaded."""
     editions.forget(model)
     name = type(model).__module__
     if name.startswith("headway_models."):

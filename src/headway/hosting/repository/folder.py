@@ -7,7 +7,7 @@
         1/model.onnx      a version: a numbered folder
         2/model.onnx
 
-Nothing outside the repository is read, whatever a name or a symbolic link says.
+Nothing outside the repository is read, even if a name or a symbolic link points there.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class VersionFolder:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model as it is on disk. With an `error`, nothing of it can be used."""
+    """A model as it is on disk. If it has an `error`, it cannot be used at all."""
 
     name: str
     config: RepositoryModelConfig
@@ -53,7 +53,7 @@ class ModelFolder:
 
 
 class Repository:
-    """Where the models are."""
+    """A folder of models."""
 
     def __init__(self, root: str | Path, *, settings: Mapping[str, Any] | None = None) -> None:
         """`settings`: for every model, before its own."""
@@ -63,7 +63,7 @@ class Repository:
         self._settings = settings or {}
 
     def scan(self) -> dict[str, ModelFolder]:
-        """Every model there is. A folder without a version or a model's file is none."""
+        """Every model. A folder without a version or a model's file is not one."""
         try:
             names = sorted(os.listdir(self._root))
         except OSError as error:
@@ -71,7 +71,7 @@ class Repository:
         return {name: model for name in names if (model := self.find(name)) is not None}
 
     def check(self) -> None:
-        """Raise ConfigError where there is something, but nothing that looks like a model."""
+        """Raise ConfigError if the repository has files, but nothing that looks like a model."""
         if not self.scan() and os.listdir(self._root):
             raise ConfigError(
                 f"{self._root} has no models: a folder for each is expected, in it a folder for "
@@ -80,7 +80,7 @@ class Repository:
             )
 
     def find(self, name: str) -> ModelFolder | None:
-        """One model; None: there is none of that name."""
+        """The model of this name; None: there is none."""
         if not _MODEL.fullmatch(name) or ".." in name:
             return None
         path = self._root / name
@@ -133,7 +133,7 @@ class Repository:
         )
 
     def _files(self, folder: Path) -> Iterator[Path]:
-        """All files below, in a steady order. A link may lead elsewhere in the repository only."""
+        """All files below, in a stable order. A link may only point into the repository."""
         count = 0
         for path, folders, names in os.walk(folder):
             folders[:] = sorted(each for each in folders if each not in _NOT_CONTENT)

@@ -1,4 +1,4 @@
-"""Keeps all models, of the configuration and of the repository, as they come and go."""
+"""Loads, reloads and unloads all models, those of the configuration and those of the repository."""
 
 import asyncio
 import logging
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """`async with Keeper(config, make) as keeper:` has all models known and none loaded;
-    `wait_started` loads them. Afterwards they are drained and closed."""
+    """On entering `async with Keeper(config, make) as keeper:`, all models are known and none is
+    loaded; `wait_started` loads them. On leaving, they are drained and closed."""
 
     def __init__(
         self,
@@ -45,8 +45,9 @@ class Keeper:
         given: Mapping[str, Callable[[], AnyModel]] | None = None,
         stages: Stages | None = None,
     ) -> None:
-        """`given`: what makes a model of the configuration, by its name, where that is no target
-        but an object of the program's. `stages`: records calls from one model to another."""
+        """`given`: makes each model that is an object of the program, by its name in the
+        configuration; all others are made from their targets. `stages`: records calls from one
+        model to another."""
         self.registry = Registry()
         self._given = given or {}
         self._uses = Uses(self.registry, stages)
@@ -58,14 +59,14 @@ class Keeper:
         self._repository: Repository | None = None
         self._seen: dict[str, ModelFolder] = {}  # at the last look
         self._overrides: dict[str, Mapping[str, Any]] = {}  # by load requests
-        self._attempts: dict[str, int] = {}  # of reloads: each is another offer
+        self._attempts: dict[str, int] = {}  # reloads, by name: each makes unchanged files new
         self._turns = LoadTurns()
         self._tasks = asyncio.TaskGroup()
         self._running: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._end_at: float | None = None
         self._is_started = False
-        self._required = frozenset(self._configured)  # what comes later may fail by itself
+        self._required = frozenset(self._configured)  # a model added later may fail on its own
         self._crash: Crashed | None = None
         self._has_crashed = asyncio.Event()
 
@@ -102,11 +103,12 @@ class Keeper:
             await asyncio.gather(*(model.close(left_s) for model in self._models.values()))
 
     def end_by(self, deadline: float) -> None:
-        """Let requests under way run until then; without this call, for `drain_s`."""
+        """Let requests under way run until `deadline`; without this call, for `drain_s`."""
         self._end_at = deadline
 
     async def wait_started(self) -> None:
-        """Everything is loaded, or has failed. Raises if nothing of a configuration could be."""
+        """Return once every model is loaded or has failed. Raises if a configuration has models and
+        none of them could be loaded."""
         is_only = len(self._models) == 1 and self._repository is None
         for model in self._models.values():
             model.logs_failures = not is_only  # that one's failure is raised here
@@ -126,8 +128,8 @@ class Keeper:
             model.logs_failures = True
 
     async def wait_crashed(self) -> NoReturn:
-        """Raises once a model's scheduler has crashed: that is a bug of ours, and what it has left
-        behind cannot be trusted."""
+        """Raises once a model's scheduler has crashed: that is a bug of ours, and its remaining
+        state cannot be trusted."""
         await self._has_crashed.wait()
         assert self._crash is not None
         error = self._crash.error
@@ -142,8 +144,8 @@ class Keeper:
 
     @property
     def is_ready(self) -> bool:
-        """Warm, all that shall be. One that was there at start and could not be loaded keeps the
-        server from getting traffic; one that came later does not take it away from the others."""
+        """Whether all models are warm. One that was there at the start and could not be loaded
+        keeps the server from getting traffic; one that was added later does not."""
         models = self._models.values()
         return (
             self._is_started
@@ -180,7 +182,7 @@ class Keeper:
         await model.load()
 
     async def _discover(self, name: str) -> None:
-        """A model that has come into the repository since the last look."""
+        """Add the model if it has come into the repository since the last scan."""
         if name in self._models or self._repository is None:
             return
         found = await run_in_thread(self._repository.find, name)
@@ -189,14 +191,14 @@ class Keeper:
             self._add(name)
 
     def _check_override(self, name: str, override: Mapping[str, Any]) -> None:
-        """Before anything is touched."""
+        """Raises InvalidInput for wrong settings, before anything is changed."""
         folder = None if self._repository is None else self._repository.find(name)
         if name in self._configured or folder is None:
             raise InvalidInput(f"{name!r}: its settings are in the server's configuration")
         overridden(folder.config, override, name)
 
     async def reload(self, name: str) -> None:
-        """Once more, whether anything has changed or not."""
+        """Load the model again, whether or not anything has changed."""
         model = self._model(name)
         self._attempts[name] = self._attempts.get(name, 0) + 1
         await model.load()
@@ -207,8 +209,8 @@ class Keeper:
     # ---- what has changed
 
     async def reload_configuration(self, config: Config) -> list[str]:
-        """Models as this configuration has them: what is new is loaded, what is gone unloaded, what
-        differs reloaded beside the running one. Answers with a line for each."""
+        """Load new models, unload removed ones, and reload changed ones beside the version that is
+        running. Returns a line for each."""
         before, self._configured = self._configured, {each.name: each for each in config.models}
         changes = []
         for name in sorted({*before, *self._configured}):
@@ -224,7 +226,7 @@ class Keeper:
         return changes
 
     async def _come(self, name: str) -> None:
-        """One that has gone and comes back may still be busy with what it had begun."""
+        """Start a new model. One that was removed before may still be finishing its requests."""
         if name in self._models:
             await self._models[name].refresh()
             self._models[name].start()
@@ -232,16 +234,17 @@ class Keeper:
             self._add(name).start()
 
     def change(self, server: ServerConfig) -> None:
-        """Times from now on; where models come from stays."""
+        """Use the new server's times from now on; where models come from stays the same."""
         self._config = msgspec.structs.replace(self._config, server=server)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """The keys' tenants share by these; what is loaded later has them from `make`."""
+        """Share between the keys' tenants by `weights`; `make` gives them to models loaded
+        later."""
         for model in self._models.values():
             model.weigh(weights)
 
     async def _watch(self, repository: Repository) -> None:
-        """A change counts when two looks in a row see the same: files are not read half copied."""
+        """A change counts once two scans in a row find the same: no file is read half copied."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._config.server.watch_every_s):
@@ -296,13 +299,13 @@ class Keeper:
     def _made(
         self, config: ModelConfig, version: str, model: AnyModel, origin: ModelOrigin
     ) -> ManagedModel:
-        """Served, with the models that it calls at hand."""
+        """The served model, bound to the other models that it calls."""
         self._uses.bind(config.name, model, [*self._models])
         return self._make(config, version, model, origin)
 
     def _own(self, life: Coroutine[Any, Any, None]) -> None:
         self._running = [task for task in self._running if not task.done()]
-        self._running.append(self._tasks.create_task(_told(life)))
+        self._running.append(self._tasks.create_task(_logged(life)))
 
     def _look(self, name: str) -> Listing | None:
         """The model as it is on disk; in a thread."""
@@ -327,9 +330,9 @@ class Keeper:
         )
 
 
-async def _told(life: Coroutine[Any, Any, None]) -> None:
-    """What ends one of our own tasks is a bug of ours. It ends the server; the log says so before
-    the server drains."""
+async def _logged(life: Coroutine[Any, Any, None]) -> None:
+    """An error in one of our own tasks is a bug of ours and ends the server. It is logged here,
+    before the server drains."""
     try:
         await life
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One model as it is on disk: its settings, its versions, how to make each."""
+"""A model as it is on disk: its settings, its versions, how to make each."""
 
 import functools
 import hashlib

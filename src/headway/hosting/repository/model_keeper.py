@@ -118,8 +118,8 @@ class ModelKeeper:
         self._tell()
 
     async def load(self) -> None:
-        """Load what there is now, and answer when it serves, or raise why not. What has died is
-        replaced."""
+        """Load the model as it is now; dead workers are replaced. Returns when it is ready, or
+        raises the reason why it is not."""
         await self.refresh()
         if self.is_gone:
             raise unknown_model(self.name, "", self._registry.names())
@@ -137,7 +137,7 @@ class ModelKeeper:
             raise InvalidInput(f"failed to load {self.name!r}: {reason}")
 
     def unload(self) -> None:
-        """No request finds it any more; those that it has begun are finished."""
+        """Accept no more requests; those that have begun are finished."""
         self._life.dismiss()
         self._publish()
         self._tell()
@@ -146,7 +146,7 @@ class ModelKeeper:
         self.show(await run_in_thread(self._look))
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """The keys' tenants share by these, in every copy there is."""
+        """Share between the keys' tenants by `weights`, in every version."""
         for served in self._served.values():
             served.weigh(weights)
 
@@ -292,7 +292,7 @@ class ModelKeeper:
                         await self._wait_for_change(until)
 
     async def close(self, drain_s: float) -> None:
-        """After `run` has ended: nothing is left behind."""
+        """Close the remaining versions, after `run` has ended."""
         self._registry.switch(self.name, None, ())
         await asyncio.gather(*(each.close(drain_s=drain_s) for each in self._served.values()))
         for served in self._served.values():
@@ -309,7 +309,7 @@ class ModelKeeper:
         started = loop.time()
         try:
             async with self._turns.turn(f"{self.name} version {offer.version}") as turn:
-                with self._told_if_slow(offer):
+                with self._logged_if_slow(offer):
                     served = await self._started(id_, offer, turn)
                     await self._check_unchanged(offer)
         except Exception as error:  # noqa: BLE001  the model is user code
@@ -323,15 +323,15 @@ class ModelKeeper:
         self._tell()
 
     @contextmanager
-    def _told_if_slow(self, offer: Offer) -> Iterator[None]:
+    def _logged_if_slow(self, offer: Offer) -> Iterator[None]:
         """Log that the model loads, if that takes long: a silent terminal would look stuck."""
-        told = asyncio.get_running_loop().call_later(
+        timer = asyncio.get_running_loop().call_later(
             _SLOW_LOAD_S, _log.info, "%s version %s is loading", self.name, offer.version
         )
         try:
             yield
         finally:
-            told.cancel()
+            timer.cancel()
 
     async def _started(self, id_: int, offer: Offer, turn: Turn) -> ManagedModel:
         listing = self._listing
@@ -404,7 +404,7 @@ class ModelKeeper:
         self._tell()
 
     async def _ended(self, served: ManagedModel, ending: Awaitable[None]) -> bool:
-        """Nobody finds it any more. If it does not end as it should, the others go on."""
+        """Wait for the end of a version that no request can find. Its errors do not stop others."""
         try:
             try:
                 await ending

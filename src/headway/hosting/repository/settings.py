@@ -20,7 +20,7 @@ class VersionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """`[versions]`: which ones are served. One of the three; absent: the latest."""
 
     latest: Annotated[int, Meta(ge=1, description="the highest numbers, this many")] | None = None
-    all: Annotated[bool, Meta(description="every one that there is")] = False
+    all: Annotated[bool, Meta(description="every version")] = False
     listed: Annotated[tuple[int, ...], Meta(description="these, and no others")] = ()
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class VersionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 class RepositoryModelConfig(ModelConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything a model of a configuration has; its name is its folder's, and its target is what
-    lies in the version's folder, where it does not say otherwise."""
+    is in the version's folder, unless the file says otherwise."""
 
     name: str = ""
     target: str = ""
@@ -44,7 +44,9 @@ class RepositoryModelConfig(ModelConfig, frozen=True, forbid_unknown_fields=True
 def read_settings(path: Path, *, over: Mapping[str, Any]) -> RepositoryModelConfig:
     """A `model.toml`, with these settings over it. No file says nothing. Raises ConfigError."""
     table = read(path) if path.exists() else {}
-    _convert(table, str(path))  # a mistake in the file is the file's, whatever was typed
+    _convert(
+        table, str(path)
+    )  # report mistakes in the file as such, even where a flag overrides it
     return _convert({**table, **over}, str(path))
 
 

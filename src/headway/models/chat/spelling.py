@@ -15,7 +15,7 @@ _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Pieces(Protocol):
-    """Of one answer."""
+    """Turns the tokens of one answer into text."""
 
     known: Mapping[int, str]
 
@@ -25,7 +25,7 @@ class Pieces(Protocol):
 
 
 class Spelling:
-    """One tokenizer's. `new()` for each answer."""
+    """The bytes and texts of one tokenizer's tokens. `new()` for each answer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -38,14 +38,14 @@ class Spelling:
         return _BytePieces(self) if self.is_byte_level else _TextPieces(self)
 
     def bytes_of(self, token: int) -> bytes:
-        """Of a byte-level tokenizer's token."""
+        """The bytes of a byte-level tokenizer's token."""
         found = self._bytes.get(token)
         if found is None:
             found = self._bytes[token] = self._spelled(token)
         return found
 
     def byte_of(self, token: int) -> bytes | None:
-        """Of a token that stands for one byte, as SentencePiece has them: `<0x0A>`."""
+        """The byte that a token such as SentencePiece's `<0x0A>` stands for."""
         if token in self.added:
             return None
         name = self.tokenizer.id_to_token(token) or ""
@@ -84,7 +84,7 @@ class _BytePieces:
         return self._decode(token) if text is None else text
 
     def _decode(self, token: int) -> str:
-        """Of a token that is new, or no text by itself."""
+        """The text of a token that is new, or that is not whole characters by itself."""
         was_whole = not self._decoder.getstate()[0]
         text = self._decoder.decode(self._spelling.bytes_of(token))
         is_whole = not self._decoder.getstate()[0]
@@ -98,8 +98,8 @@ class _BytePieces:
 
 
 class _TextPieces:
-    """Where a token's text depends on those before it: both are decoded, and the difference shown.
-    Tokens for single bytes are put together here."""
+    """The pieces of tokenizers whose tokens have a text that depends on the tokens before: decodes
+    each with those, and shows the difference. Tokens for single bytes are put together here."""
 
     known: Mapping[int, str] = _NOTHING
 
@@ -127,7 +127,7 @@ class _TextPieces:
         return rest + text
 
     def _shown(self, tokens: list[int]) -> str:
-        """What they add to the text before."""
+        """The text that these tokens add."""
         before, both = self._decode(self._before), self._decode([*self._before, *tokens])
         return both[len(before) :] if both.startswith(before) else both
 

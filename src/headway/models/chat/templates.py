@@ -1,6 +1,6 @@
 """Chat templates: programs that come with a model, run where they can reach nothing, and not long.
 
-They run in jinja2's immutable sandbox, whatever they are; no request brings one. What they render
+They all run in jinja2's immutable sandbox; no request brings one. What they render
 keeps who wrote each character: the template's own code and literals, or the caller.
 """
 
@@ -25,7 +25,7 @@ _LONGEST_REPEAT = 2**16
 
 
 class ChatTemplate:
-    """One model's. Rendered off the event loop, by several threads at once."""
+    """A model's chat template. Rendered off the event loop, by several threads at once."""
 
     def __init__(self, source: str, *, where: str, limit_s: float = LIMIT_S) -> None:
         """Raises ConfigError where it cannot be read."""
@@ -62,8 +62,8 @@ class ChatTemplate:
 
 
 def find_template(folder: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
-    """Where transformers looks: files of their own first, else `chat_template` in the tokenizer's
-    configuration, which may be a list of named ones. Raises ConfigError."""
+    """Find the template where transformers does: files of their own first, else `chat_template` in
+    the tokenizer's configuration, which may be a list of named ones. Raises ConfigError."""
     found: dict[str, Any] = {
         file.stem: file.read_text(encoding="utf-8")
         for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))
@@ -88,14 +88,14 @@ def find_template(folder: Path, config: Mapping[str, Any]) -> ChatTemplate | Non
 
 
 class _TookTooLong(BaseException):
-    """Not an Exception: a template's own filters must not swallow it."""
+    """No subclass of Exception: a template's own filters must not swallow it."""
 
 
 def _sandbox(now: threading.local) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Sandbox(ImmutableSandboxedEnvironment):  # type: ignore[misc,unused-ignore]
-        """Whatever a template does in a loop comes through here: it looks at the time."""
+        """Checks the time: every action of a loop in a template comes through here."""
 
         code_generator_class = _tracing_code()
         concat = staticmethod(joined)
@@ -139,7 +139,7 @@ def _sandbox(now: threading.local) -> Any:
 
 
 def _tracing_code() -> Any:
-    """What makes Python of a template: every literal of it is `environment.own(…)`."""
+    """The compiler of templates: it marks each of their literals by `environment.own(…)`."""
     from jinja2.compiler import CodeGenerator
 
     class TracingCode(CodeGenerator):  # type: ignore[misc,unused-ignore]
@@ -169,7 +169,7 @@ def _own(text: str) -> str:
 
 
 def _generation_tag() -> Any:
-    """`{% generation %}` marks what an assistant said, for training: here its body is all of it."""
+    """`{% generation %}` marks the assistant's text, for training; here only its body counts."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -259,7 +259,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> Traced:
-    """What the caller sent, whatever else is in it."""
+    """JSON counts as the caller's text, even if parts of it are the template's."""
     text = json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -21,7 +21,7 @@ _NOTHING: Mapping[int, str] = {}
 
 
 class ChatText:
-    """What of a model's folder concerns text. Needs neither torch nor transformers."""
+    """The part of a model's folder that concerns text. Needs neither torch nor transformers."""
 
     def __init__(self, folder: Path) -> None:
         self._chat = ChatTokenizer(folder)
@@ -67,7 +67,8 @@ class ChatText:
 
 
 class Detokenizer:
-    """One answer's text, as its tokens come. Never half a character, never past a stop string."""
+    """The text of one answer as its tokens come: never half a character, never past a stop
+    string."""
 
     def __init__(self, text: ChatText, stops: Sequence[str] = ()) -> None:
         self._pieces = text.spelling.new()
@@ -85,7 +86,8 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """What was held back, in case it became a stop string or a whole character."""
+        """The text that was held back because it might become a stop string or a whole
+        character."""
         rest = self._pieces.finish()
         if self._stops is None:
             return rest
@@ -161,7 +163,8 @@ def _checked(message: Message) -> dict[str, Any]:
 def _end_ids(
     model: Mapping[str, Any], generation: Mapping[str, Any], folder: Path
 ) -> Iterable[int]:
-    """What generation_config.json says, else config.json, else the text part of that."""
+    """The end tokens in generation_config.json, else in config.json, else in the text part of
+    that."""
     nested = model.get("text_config")
     places = (generation, model, nested if isinstance(nested, Mapping) else {})
     ends: Any = next(

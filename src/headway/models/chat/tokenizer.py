@@ -1,7 +1,7 @@
 """A model's tokenizer, as its folder describes it: `tokenizer.json`, and what
 `tokenizer_config.json` says beside it.
 
-It encodes rendered chats so that a caller's text is never a control token, whatever it spells.
+It encodes rendered chats so that a caller's text never becomes a control token.
 """
 
 import json
@@ -53,8 +53,8 @@ class ChatTokenizer:
         return found
 
     def encode_chat(self, chat: Traced) -> list[int]:
-        """As transformers encodes it, but for control tokens that the template did not write: these
-        are text. Raises InvalidInput where it cannot be known who wrote one."""
+        """Encode as transformers does, except that only control tokens of the template count as
+        such: others are text. Raises InvalidInput where it cannot be known who wrote one."""
         text = str.__str__(chat)
         encoding = self.plain.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
@@ -69,7 +69,7 @@ class ChatTokenizer:
         return self._shielded.encode(text, own)
 
     def _control_ids(self) -> Iterator[int]:
-        """Of a single letter or of spaces is none: it is text, whatever else it is used for."""
+        """The ids of control tokens. A single letter or spaces are text, even if marked special."""
         named = set(self.named.values())
         for id_, token in self.plain.get_added_tokens_decoder().items():
             is_control = token.special or token.content in named
@@ -100,8 +100,8 @@ def _is_templates(chat: Traced, token: Written) -> bool:
 
 
 class _Shielded:
-    """The same tokenizer, in which control tokens have names that nobody can spell: they are found
-    where these were put, and nowhere else."""
+    """The same tokenizer with secret names for control tokens: they are recognised where these were
+    written, and nowhere else."""
 
     def __init__(self, plain: Any, control: frozenset[int]) -> None:
         self._nonce = "".join(secrets.choice(_LETTERS) for _ in range(32))
@@ -115,7 +115,7 @@ class _Shielded:
         self._tokenizer = type(plain).from_str(json.dumps(described))
 
     def _name(self, id_: int) -> str:
-        """All of one length: none is the beginning of another."""
+        """A name for a token. All have one length, so that none is the beginning of another."""
         return self._nonce + "".join(_LETTERS[int(digit)] for digit in f"{id_:010d}")
 
     def encode(self, text: str, own: Sequence[Written]) -> list[int]:
@@ -132,7 +132,7 @@ class _Shielded:
         ids: list[int] = self._tokenizer.encode("".join(parts), add_special_tokens=False).ids
         wanted = [each.id for each in own if each.id in self._counted]
         if [id_ for id_ in ids if id_ in self._counted] != wanted:
-            raise InvalidInput("messages: their text cannot be told from the template's own tokens")
+            raise InvalidInput("messages: their text looks the same as the template's own tokens")
         return ids
 
 
@@ -166,7 +166,8 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 
 def _named_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As transformers finds them: seven that every model may have, and its own (`image_token`)."""
+    """The named tokens, as transformers finds them: seven that every model may have, and the
+    model's own (`image_token`)."""
     extra = config.get("extra_special_tokens")
     found = {
         name: value
@@ -182,7 +183,8 @@ def _content(token: Any) -> str:
 
 
 def _add_tokens(tokenizer: Any, config: Mapping[str, Any], folder: Path) -> None:
-    """Those that only tokenizer_config.json names. Raises ConfigError where they have other ids."""
+    """Add the tokens that only tokenizer_config.json names. Raises ConfigError where their ids
+    differ."""
     from tokenizers import AddedToken
 
     def added(token: Any, **flags: Any) -> Any:

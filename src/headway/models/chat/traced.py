@@ -108,7 +108,8 @@ class Traced(str):
         return Traced(text, self.origins if len(text) == len(self) else None)
 
     def _pieces(self, pieces: list[str], sep: str | None) -> "list[Traced]":
-        """Where they were: one after the other, with the separator (or whitespace) between them."""
+        """The pieces with their authors: each is found after the one before and the separator (or
+        whitespace)."""
         found, place = [], 0
         for piece in pieces:
             place = self.find(piece, place) if sep is None else place

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child: its socket says all
     size, ends = int(arguments[1]), tuple(map(int, arguments[2].split(",")))
     grammars = Grammars(Vocabulary(sys.stdin.buffer.read().decode(), size, ends))
-    os.nice(10)  # callers who have their answers under way come first
+    os.nice(10)  # running answers take precedence
     while True:
         word, sockets, *_ = socket.recv_fds(control, 1, 1)
         if not word:

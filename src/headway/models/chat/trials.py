@@ -34,7 +34,8 @@ _TOO_MUCH = (
 
 
 class Trials:
-    """Of one vocabulary. Used from several threads; the process starts with the first grammar."""
+    """Tries the grammars of one vocabulary, in a process that starts with the first grammar. May be
+    used from several threads."""
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
         self._vocabulary = vocabulary
@@ -48,17 +49,17 @@ class Trials:
         return self._verdicts.get(_key(grammar))
 
     def why_not(self, grammar: str) -> str:
-        """Perhaps for a second. Empty: an engine may have it. Raises NotReady."""
+        """Try a grammar, which may take a second. Empty: an engine may use it. Raises NotReady."""
         known = self.known(grammar)
         if known is not None:  # since it was queued, another caller has asked
             return known
         try:
-            said = self._ask(grammar)
+            reply = self._ask(grammar)
         except OSError as error:
             raise NotReady(f"no process to try a grammar in: {error}", retry_after_s=1) from error
-        if not said.startswith(BEGUN):  # the process could not fork, or was killed
+        if not reply.startswith(BEGUN):  # the process could not fork, or was killed
             raise NotReady("no process to try a grammar in", retry_after_s=1)
-        verdict = said.removeprefix(BEGUN)
+        verdict = reply.removeprefix(BEGUN)
         why = "" if verdict == PASSED else verdict.decode() or _TOO_MUCH
         with self._lock:
             self._verdicts[_key(grammar)] = why

@@ -41,7 +41,7 @@ class Classes(TypedDict):
 
 
 class ClassRanking:
-    """Of all classes, the best `top_k`; fewer where there are fewer."""
+    """Ranks the classes: the best `top_k`, or all if there are fewer."""
 
     def __init__(self, labels: Sequence[str], top_k: int) -> None:
         if top_k < 1:

@@ -35,7 +35,7 @@ _MAX_PROMPT = 4000  # characters; text encoders read fewer
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What is batched."""
+    """An item of a batch."""
 
     prompt: str
     seed: int
@@ -210,7 +210,7 @@ class _Shape:
 
 
 def _check_parts(path: Path, index: Mapping[str, Any]) -> None:
-    """Only what diffusers and transformers bring along is loaded, from safetensors only."""
+    """Only classes of diffusers and transformers are loaded, and only from safetensors."""
     if not isinstance(index.get("_class_name"), str):  # a pair names code in the folder
         raise ConfigError(f"{path / INDEX}: _class_name is not the name of a pipeline")
     for name, kind in index.items():

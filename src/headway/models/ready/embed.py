@@ -43,8 +43,8 @@ class EmbeddingVector(numpy.ndarray[Any, Any]):
 
 
 class EmbeddingVectors(Sequence[EmbeddingVector]):
-    """Those of a batch. They cross from the worker as one array; each becomes a vector of its own
-    when it is asked for."""
+    """The vectors of a batch. They come from the worker as one array; each becomes a vector of its
+    own when it is asked for."""
 
     def __init__(self, values: "numpy.ndarray[Any, Any]", tokens: list[int]) -> None:
         self._values = values
@@ -63,7 +63,7 @@ class EmbeddingVectors(Sequence[EmbeddingVector]):
 
 
 def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> EmbeddingVector:
-    """As bytes: to copy so many numbers, numpy would give the interpreter's lock away."""
+    """The numbers as bytes: if numpy copied them, it would release the interpreter's lock."""
     embedding = EmbeddingVector(row.shape, row.dtype, bytearray(row.data))
     embedding.tokens = tokens
     return embedding

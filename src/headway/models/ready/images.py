@@ -1,6 +1,5 @@
-"""What models of images have in common: an image in a file's format, or its pixels, becomes an
-array before it is queued. What comes from outside is looked at before it is unpacked.
-"""
+"""The common part of image models: an image file, or its pixels, becomes an array before it is
+queued. Files are checked before they are decoded."""
 
 import base64
 import binascii
@@ -90,12 +89,13 @@ def opened(raw: bytes, *, side: int | None, max_pixels: int) -> "Pillow.Image":
         raise _unreadable("none of these begins so") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large("it has far more pixels than a photograph", max_pixels) from error
-    except Exception as error:  # whatever a decoder says of bytes that it does not like
+    except Exception as error:  # decoders raise all kinds of errors for bad bytes
         raise _unreadable(str(error)) from error
 
 
 def _unwrapped(raw: bytes) -> bytes:
-    """As a file has it; JSON cannot carry that, so there it comes in base64, perhaps as a URL."""
+    """The file's bytes. JSON cannot carry bytes, so there they are base64, perhaps in a data
+    URL."""
     head = raw[:64]
     if head.startswith(b"data:"):
         raw = raw.partition(b",")[2]
@@ -126,7 +126,7 @@ def _too_large(why: str, max_pixels: int) -> InputTooLarge:
 
 
 def _flat(image: "Pillow.Image") -> "Pillow.Image":
-    """What is transparent shows white, as paper does."""
+    """The image without transparency, on white."""
     from PIL import Image
 
     if not image.has_transparency_data:

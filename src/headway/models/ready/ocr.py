@@ -1,7 +1,7 @@
 """Reading text in images, with RapidOCR: networks of PaddlePaddle that find lines, their direction
 and their characters, on onnxruntime. They come in its package, and are checked before they load.
 
-An image is read on its own whatever batch it is in: its lines are of its own sizes, and on a CPU
+Each image of a batch is read on its own: its lines have their own sizes, and on a CPU
 more of them at once are no faster.
 """
 
@@ -39,7 +39,7 @@ RAPIDOCR_WEIGHTS = PackagedWeights(
 
 
 class TextLine(TypedDict):
-    """One line of text. The box goes around it from its upper left corner, in pixels (x, y)."""
+    """A line of text. The box goes around it from its upper left corner, in pixels (x, y)."""
 
     text: str
     score: float
@@ -47,7 +47,7 @@ class TextLine(TypedDict):
 
 
 class TextPage(TypedDict):
-    """All that was read, from top to bottom. In v2, `lines` is JSON."""
+    """The text of an image, from top to bottom. In v2, `lines` is JSON."""
 
     text: str
     lines: Annotated[list[TextLine], Tensor("lines", "object", (-1,))]

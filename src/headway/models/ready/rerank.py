@@ -23,7 +23,7 @@ Array = numpy.ndarray[Any, Any]
 
 
 class Pair(TypedDict):
-    """What is compared."""
+    """A query and a document to be compared."""
 
     query: str
     document: str
@@ -36,14 +36,15 @@ class RelevanceScore(numpy.float32):
 
 
 class _Scored(NamedTuple):
-    """What crosses from the worker."""
+    """The scores as they come from the worker."""
 
     score: float
     tokens: int
 
 
 class Reranker(TextModel):
-    """What both kinds have in common. A query is never cut: what is left would be another one."""
+    """The common part of both kinds of reranker. A query is never cut: that would change its
+    meaning."""
 
     inputs: Sequence[Tensor] = ()  # those of Pair
     outputs: Sequence[Tensor] = (Tensor("score", "float32", (-1,)),)
@@ -64,7 +65,8 @@ class Reranker(TextModel):
     def _fitting(
         self, document: str, room: int, *, truncate: bool | None, asked: int | None
     ) -> str:
-        """As much of a document as the model has room for, and the caller has asked to be read."""
+        """The beginning of a document that the model has room for and the caller wants to be
+        read."""
         document = self._checked("document", document, truncate=truncate)
         tokens = self._plain_tokens(document)
         if asked is not None and asked < 1:
@@ -217,6 +219,6 @@ _SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 class MiniLMReranker(PinnedNetwork, CosineReranker):
-    """On all-MiniLM-L6-v2."""
+    """Reranks with the vectors of all-MiniLM-L6-v2."""
 
     pinned = MINILM_WEIGHTS

@@ -81,10 +81,10 @@ def _embedder(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
 def _classifier(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
     activation = folder.activation()
     if activation is None:
-        said = folder.settings.get("problem_type")
-        if said not in _PROBLEMS:
-            raise ConfigError(f"{folder.config}: problem_type = {said!r} is not served")
-        activation = _PROBLEMS[said]
+        problem = folder.settings.get("problem_type")
+        if problem not in _PROBLEMS:
+            raise ConfigError(f"{folder.config}: problem_type = {problem!r} is not served")
+        activation = _PROBLEMS[problem]
     return TextClassifier(encoder, labels=folder.labels(), activation=activation, **options)
 
 
@@ -134,7 +134,7 @@ class _Folder:
                 raise ConfigError(f"{self.config}: {name} = {value!r} is not served")
 
     def _check_head(self) -> None:
-        """Of what else sentence-transformers lists, a network with logits has no use."""
+        """Refuse sentence-transformers' settings that a network with logits cannot use."""
         for name, value in (
             ("default_prompt_name", self.sentences.prompt),
             ("truncate_dim or modules behind the network", self.sentences.steps),
@@ -143,7 +143,8 @@ class _Folder:
                 raise ConfigError(f"{self.path}: {name}: not served with a {_HEAD[3:]} network")
 
     def task(self) -> str:
-        """One class is no choice: such a model gives how well two texts fit."""
+        """The task of the folder. A model with one class does not classify: it scores how well two
+        texts fit."""
         if not self.is_head:
             return "embed"
         return "rerank" if len(self.labels()) == 1 else "classify"
@@ -177,12 +178,12 @@ class _Folder:
         return [str(names[key]) for key in sorted(names, key=int)]
 
     def activation(self) -> Callable[[Any], Any] | None:
-        """As sentence-transformers has written it down for a cross-encoder, in one of three
+        """The activation that sentence-transformers has stored for a cross-encoder, in one of three
         places."""
         newer = (self.settings.get("sentence_transformers") or {}).get("activation_fn")
         older = self.settings.get("sbert_ce_default_activation_function")
-        said = self.sentences.activation or newer or older
-        return activation_named(said, str(self.path)) if said else None
+        name = self.sentences.activation or newer or older
+        return activation_named(name, str(self.path)) if name else None
 
     def pooling(self) -> Pooling:
         if self.sentences.pooling is None:
@@ -190,7 +191,7 @@ class _Folder:
         return self.sentences.pooling
 
     def width(self) -> int:
-        """Of a vector."""
+        """The width of one vector."""
         names = ("hidden_size", "dim", "d_model", "emb_dim", "n_embd")  # by family
         width = next((self.settings[name] for name in names if self.settings.get(name)), None)
         if self.sentences.states is not None:
@@ -204,20 +205,20 @@ class _Folder:
         """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
         positions = self.settings.get("max_position_embeddings") or 0
         if self.settings.get("model_type") in _ROBERTA and positions > 0:
-            positions -= (self.settings.get("pad_token_id") or 1) + 1  # begin behind the padding's
+            positions -= (self.settings.get("pad_token_id") or 1) + 1  # begin after the padding's
         tokenizer = read_optional_json(self._network / "tokenizer_config.json")
         longest = tokenizer.get("model_max_length")
         if not isinstance(longest, int | float | type(None)):
-            raise ConfigError(f"{self.path}: model_max_length = {longest!r} is no number of tokens")
+            raise ConfigError(f"{self.path}: model_max_length = {longest!r} is not a number")
         limits = (asked, self.sentences.max_tokens, positions if positions > 0 else None, longest)
         return int(min(limit for limit in limits if limit))
 
     def proof_tokens(self) -> int:
-        """Enough that a window of attention is left behind, where the network has one."""
+        """Enough tokens to exceed the network's attention window, if it has one."""
         names = ("sliding_window", "local_attention", "attention_window")
         found = [self.settings.get(name) for name in names]
         windows = [max(each) if isinstance(each, list) else each for each in found if each]
-        # BigBird's blocks: below so many tokens it attends to all.
+        # BigBird's blocks: on fewer tokens than this it attends to all.
         blocks = self.settings.get("block_size") or 0
         windows.append((5 + 2 * (self.settings.get("num_random_blocks") or 0)) * blocks)
         return int(max([LONG, *(each + 8 for each in windows if each <= _LONGEST_PROOF)]))

@@ -1,1 +1,1 @@
-"""Where models come from: packages, folders, the Hugging Face hub, the cache."""
+"""The sources of models: packages, folders, the Hugging Face hub, the cache."""

@@ -1,4 +1,4 @@
-"""What a package says of a model that it brings: all that the catalogue knows of it."""
+"""A package's description of a model that it brings; the catalogue knows no more about it."""
 
 import importlib
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Entry:
     task: str
     summary: str
     model: str  # its class, as module:name
-    packaged: str  # its weights (`PackagedWeights`), likewise
+    packaged: str  # its weights (`PackagedWeights`), written the same way
     install: str  # all that must be installed for it, as pip takes it
 
     def maker(self) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What an extra of a package needs, and what of that is not installed: for one whole answer."""
+"""Finds all requirements of an extra that are missing, so that one message can name them."""
 
 import importlib
 import importlib.metadata
@@ -34,7 +34,7 @@ def missing_for(install: str) -> list[str]:
 
 
 def _look(package: str, extra: str, missing: dict[str, None], seen: set[tuple[str, str]]) -> None:
-    """Only the extras' own requirements: what is installed has had the others checked by pip."""
+    """Look only at the extras' own requirements: pip has checked those of installed packages."""
     if (package, extra) in seen or not extra:
         return
     seen.add((package, extra))

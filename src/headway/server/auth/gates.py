@@ -32,7 +32,8 @@ def http_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
 
 
 def grpc_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
-    """With keys, a call's head has been looked at: see `grpc/admission.py`."""
+    """The gate for gRPC calls. With keys, the call's head was checked before: see
+    `grpc/admission.py`."""
     if has_keys:
         return _open
     if not is_loopback(config.host):
@@ -44,7 +45,7 @@ def grpc_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
 
 
 def _without_keys(config: ServerConfig, check: Callable[..., None]) -> Gate:
-    """All clients may do everything but administrate: that takes a key, or a setting."""
+    """Without keys, every client may call everything but /admin, which needs a key or a setting."""
 
     def gate(access: Access, handler: Handler) -> Handler:
         if access is not Access.ADMIN:

@@ -16,13 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Decided at start: which doors there are. `change` replaces keys, not doors."""
+    """Decides who may call what: fixed at the start, but for keys, which `change_keys` replaces."""
 
     def __init__(
         self, config: ServerConfig, keys: Sequence[KeyConfig] = (), *, is_mounted: bool = False
     ) -> None:
         """`is_mounted`: another application decides who may call. Raises ConfigError where the
-        certificate cannot be used, or the doors contradict each other."""
+        certificate cannot be used, or settings contradict each other."""
         if config.admin_without_key:
             if keys:
                 raise ConfigError(

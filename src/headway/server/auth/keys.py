@@ -23,7 +23,7 @@ _NO_DIGEST = bytes(32)
 
 
 class NewKey(NamedTuple):
-    """Shown once. Only the hash is kept."""
+    """A new key, shown once. Only its hash is kept."""
 
     key: str
     hash: str
@@ -39,8 +39,8 @@ def hash_of(key: str) -> str:
 
 
 class Caller:
-    """The key that sent a request, and what it has used. The request carries it; on a server
-    without keys it carries None."""
+    """The key that sent a request, and its usage. The request carries it; on a server without keys
+    it carries None."""
 
     __slots__ = ("allowance", "key", "plain")
 
@@ -105,7 +105,7 @@ def check_regions(caller: Caller | None) -> None:
 
 
 class KeyRing:
-    """All keys. `change` replaces them; those that stay keep what they have used."""
+    """Holds all keys. `change` replaces them; keys that stay keep their usage so far."""
 
     def __init__(self, keys: Iterable[KeyConfig], now: float) -> None:
         self._callers: dict[bytes, Caller] = {}
@@ -119,7 +119,8 @@ class KeyRing:
         self._callers = callers  # at once: no request sees half of it
 
     def find(self, headers: Mapping[str, str]) -> Caller:
-        """NOBODY where no key was sent. Raises Unauthenticated for one that is not known."""
+        """The caller of a key; NOBODY if no key was sent. Raises Unauthenticated if it is
+        unknown."""
         key = _sent(headers)
         if key is None:
             return NOBODY

@@ -16,7 +16,7 @@ Hook: TypeAlias = Callable[[Any], Any]
 
 
 async def encode_json(value: Any, hook: Hook) -> bytes:
-    """What `msgspec.json.encode` gives, and raises. `hook`: for kinds that it does not know."""
+    """Encode as `msgspec.json.encode` does; large values in a thread. `hook`: for other types."""
     if not is_large(value):
         return msgspec.json.encode(value, enc_hook=hook)
     return await background.run(partial(msgspec.json.encode, value, enc_hook=hook))
@@ -30,7 +30,7 @@ def is_large(value: Any) -> bool:
 
 
 def _weight(value: Any, most: int) -> int:
-    """About how many values this is. Counting stops beyond `most`."""
+    """The approximate number of values in `value`. Counting stops beyond `most`."""
     kind = type(value)
     if kind is dict:
         members: Any = value.values()

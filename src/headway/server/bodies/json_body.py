@@ -22,7 +22,7 @@ Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # at the top
 _MISSING = re.compile(r"Object missing required field `(\w+)`")  # at the top
-SMALL_BYTES = 128 * 2**10  # decoded in the event loop: a few milliseconds, whatever is in it
+SMALL_BYTES = 128 * 2**10  # decoded in the event loop: that takes a few milliseconds at most
 MAX_VALUES = 2**20  # of a larger one; each becomes an object
 _SEPARATORS = b",[{"  # as many as there are values, and those inside texts
 
@@ -59,7 +59,7 @@ def check_size(json_bytes: int, limit_bytes: int) -> None:
 
 
 def check_values(body: "bytes | bytearray | memoryview[int]") -> None:
-    """Before any is decoded. Raises InputTooLarge."""
+    """Refuse a body with too many values before any is decoded. Raises InputTooLarge."""
     characters = numpy.frombuffer(body, numpy.uint8)
     count = sum(int(numpy.count_nonzero(characters == each)) for each in _SEPARATORS)
     if count > MAX_VALUES:
@@ -79,7 +79,7 @@ async def decode_fields(
     *,
     default: bytes = b"",
 ) -> Fields:
-    """An object of fields. Null is absence, whatever the field, and 2.0 is 2.
+    """The fields of a JSON object. Null counts as absent for every field, and 2.0 as 2.
 
     Raises InvalidInput, naming the field.
     """
@@ -96,13 +96,13 @@ async def decode_fields(
         mistake = beyond_floats(request.body, error) or mistake_of(error, kind)
         raise InvalidInput(mistake) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(_said_of(request.body, error)) from error
+        raise InvalidInput(_message_of(request.body, error)) from error
     return fields
 
 
 async def decode_value(request: Request, kind: Any = Any, *, hint: str = "") -> Any:
-    """As `decode_json`. Raises InvalidInput where the body is not JSON (`hint`: what else may have
-    been meant), or not of this kind."""
+    """Decode a value as `decode_json` does. Raises InvalidInput where the body is not JSON (the
+    message then ends with `hint`: what may have been meant), or is not of this kind."""
     try:
         return await decode_json(request, kind)
     except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
@@ -114,9 +114,8 @@ async def decode_value(request: Request, kind: Any = Any, *, hint: str = "") -> 
 
 
 def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
-    """The field first. For one that `kind` does not have: that it is not supported, where `kind`
-    names it in UNSUPPORTED (with what there is instead, if anything) or in NEUTRAL, or which one
-    may have been meant."""
+    """Names the field first. A field in `kind`'s UNSUPPORTED (which may name an alternative) or
+    NEUTRAL is reported as not supported; any other unknown one with the likely spelling."""
     missing = _MISSING.fullmatch(str(error))
     if missing is not None:
         return f"{missing[1]}: this field is missing"
@@ -132,7 +131,7 @@ def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
     return f"{name:.60}: there is no such field{nearest(name[:60], fields)}"
 
 
-def _said_of(body: bytes, error: Exception) -> str:
+def _message_of(body: bytes, error: Exception) -> str:
     if not body:
         return "the body is empty: JSON is expected"
     if len(body) <= SMALL_BYTES and _HALF.search(body):
@@ -148,12 +147,12 @@ def is_cut_off(error: Exception) -> bool:
 
 
 def in_words(error: Exception) -> str:
-    """What is wrong with what is no JSON."""
+    """Says why a body is not JSON."""
     return "it is cut off" if is_cut_off(error) else str(error)
 
 
 def beyond_floats(body: bytes, error: Exception) -> str:
-    """Which number it is that is out of range: msgspec names no field. Empty: it is none."""
+    """A message that names the number out of range, as msgspec names no field. Empty: none is."""
     if not str(error).startswith("Number out of range") or len(body) > SMALL_BYTES:
         return ""
     with suppress(ValueError, RecursionError):
@@ -164,12 +163,13 @@ def beyond_floats(body: bytes, error: Exception) -> str:
 
 
 def _half_in(value: Any) -> str | None:
-    """Where a text is that no encoding can carry: the JSON of Python's own library takes it."""
+    """The place of a text that cannot be encoded, such as half a surrogate pair; Python's own JSON
+    library accepts those. None: there is none."""
     return _place_in(value, lambda each: isinstance(each, str) and not _is_whole_text(each))
 
 
 def _place_in(value: Any, is_wrong: Callable[[Any], bool], place: str = "") -> str | None:
-    """Where a value, or the name of a field, is wrong; None: nowhere."""
+    """The place of the first value or field name that `is_wrong`; None if all are right."""
     parts: list[tuple[str, Any]] = []
     if isinstance(value, list):
         parts = [(f"{place}[{index}]", each) for index, each in enumerate(value)]
@@ -198,13 +198,13 @@ def fields_of(given: Mapping[str, Any], kind: type[Fields]) -> Fields:
 
 
 def _whole(value: Any) -> Any:
-    """JSON knows one kind of number."""
+    """A float without fraction as an int: JSON has only one kind of number."""
     is_whole = type(value) is float and value.is_integer() and abs(value) < 2**53
     return int(value) if is_whole else value
 
 
 def spend(request: Request, seconds: float) -> None:
-    """What has been done for the request counts for its deadline."""
+    """Count the seconds that were spent on the request towards its deadline."""
     limit_s = timeout_s(request.headers)
     if limit_s is not None:
         left_ms = max(0.001, (limit_s - seconds) * 1e3)

@@ -25,8 +25,8 @@ class MultipartForm:
     files: Mapping[str, bytes]
 
     def fields_of(self, kind: type[Fields]) -> Fields:
-        """As such a struct: bytes are a file, a list may be given many times, and an empty text is
-        absence. Raises InvalidInput, which begins with the field."""
+        """The form as a struct of this kind: bytes are a file, a list's field may be repeated, and
+        an empty text counts as absent. Raises InvalidInput, which names the field first."""
         known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
         for name in (*self.fields, *self.files):
             if name not in known:

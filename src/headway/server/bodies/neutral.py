@@ -5,7 +5,7 @@ not there; with any other it is refused by its name.
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-# By field: its values, or a type whose every value is one. Null is absence, whatever the field.
+# By field: its values, or a type whose every value is one. Null counts as absent for every field.
 Neutral: TypeAlias = Mapping[str, tuple[Any, ...] | type]
 
 
@@ -19,7 +19,7 @@ def is_neutral(name: str, value: Any, neutral: Neutral) -> bool:
 
 
 def schema_of(values: tuple[Any, ...] | type) -> dict[str, Any]:
-    """For `/openapi.json`."""
+    """The schema of a neutral field, for `/openapi.json`."""
     described = {"description": "changes nothing"}
     if isinstance(values, type):
         return {"type": "string" if values is str else "object", **described}

@@ -1,4 +1,4 @@
-"""What an operator does to models while they are served: look, load, reload, unload."""
+"""What an operator does to models while they are served: list, load, reload, unload."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Admin:
-    """Its routes and their handlers. `server/auth` decides which keys may use them."""
+    """The routes and their handlers. `server/auth` decides which keys may use them."""
 
     def __init__(self, models: VisibleModels) -> None:
         self._models = models
@@ -39,16 +39,16 @@ class Admin:
             ),
             Route(
                 *("POST", f"{model}/load", self.load),
-                summary="Load a model as its folder is now; answers when it serves",
+                summary="Load a model from its folder as it is now; returns when it is ready",
                 takes=Takes(_LoadBody, is_optional=True),
             ),
             Route(
                 *("POST", f"{model}/reload", self.reload),
-                summary="Load it once more, changed or not, beside the running version",
+                summary="Load a model again, changed or not, beside the running version",
             ),
             Route(
                 *("POST", f"{model}/unload", self.unload),
-                summary="Unload a model; what it has begun is finished",
+                summary="Unload a model after its running requests",
             ),
             Route(
                 *("GET", adapters, self.adapters),
@@ -56,8 +56,8 @@ class Admin:
             ),
             Route(
                 *("POST", f"{adapters}/{{adapter}}/load", self.load_adapter),
-                summary="Load a PEFT folder, also in place of one of that name; answers when "
-                "requests may name it",
+                summary="Load an adapter from a PEFT folder, or replace the one of that name; "
+                "returns when requests may name it",
                 takes=Takes(_AdapterBody),
             ),
             Route(

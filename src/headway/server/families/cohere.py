@@ -69,7 +69,7 @@ class CohereEmbedAnswer(TypedDict):
 
 
 class Cohere:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -85,14 +85,14 @@ class Cohere:
         return Route(
             *("POST", path, handler, Access.INFER, errors),
             tag="cohere",
-            summary="Texts as vectors, as Cohere has it",
+            summary="Texts as vectors, in Cohere's format",
             takes=Takes(CohereEmbedRequest, example, names_model=True),
             gives=Gives(CohereEmbedAnswer),
             task="feature-extraction",
         )
 
     async def embed(self, request: Request, asked: CohereEmbedRequest) -> Response:
-        """Floats alone, unless types are asked for."""
+        """Embed texts. The answer has only floats, unless types are asked for."""
         return await self._embed(request, asked, always_by_type=False)
 
     async def embed_v2(self, request: Request, asked: CohereEmbedRequest) -> Response:

@@ -27,7 +27,7 @@ class Predictions(TypedDict):
 
 
 class Instances:
-    """Its routes and their handlers, over one service. An instance is what the plain route takes
+    """The routes and their handlers, over one service. An instance is what the plain route takes
     as one value; the first that fails is the whole request's error."""
 
     def __init__(self, inference: Inference) -> None:

@@ -12,7 +12,7 @@ from headway.wire.messages import Request, Response
 
 
 class MetricsPage:
-    """Its routes and their handlers."""
+    """The routes and their handlers."""
 
     def __init__(self, metrics: Metrics, *, version: str) -> None:
         self._metrics = metrics
@@ -24,7 +24,7 @@ class MetricsPage:
             Route(
                 *("GET", "/metrics", self.metrics, Access.METRICS),
                 may_compress=True,
-                summary="Figures for Prometheus",
+                summary="Metrics for Prometheus",
             )
         ]
 

@@ -11,7 +11,7 @@ from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.grpc.calls import SERVICE, Calls
 from headway.wire.http2.status import CallRefusal
 
-# Of a path and the metadata; the caller, or why there is none.
+# Called with a path and the metadata; returns the caller, or the reason why there is none.
 Admit: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Caller | CallRefusal]
 _PREFIX = f"/{SERVICE.full_name}/"
 
@@ -23,7 +23,7 @@ class CallAdmission:
 
     @property
     def admit(self) -> Admit | None:
-        """None: every client may do everything."""
+        """The check of a call's head; None: every client may call everything."""
         return None if self._keys is None else functools.partial(self._admit, self._keys)
 
     def _admit(
@@ -47,7 +47,8 @@ class CallAdmission:
         return refusal
 
     def is_open(self, path: str) -> bool:
-        """Health and reflection are; of our own methods, those that say so."""
+        """Whether a method is open: health and reflection are, and those of ours that are marked
+        so."""
         if not path.startswith(_PREFIX):
             return True
         return access_of_method(path[len(_PREFIX) :]) is Access.OPEN

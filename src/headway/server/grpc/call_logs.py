@@ -15,7 +15,7 @@ _OURS = frozenset(["INTERNAL", "UNKNOWN", "UNAVAILABLE", "DATA_LOSS", "DEADLINE_
 
 
 def wrappers(observing: "Observing") -> list[Wrapper]:
-    """For the methods of the service: health and reflection do not count as requests."""
+    """The wrappers for the service's methods; health and reflection do not count as requests."""
     found: list[Wrapper] = []
     if observing.logs_access:
         found.append(_logged)

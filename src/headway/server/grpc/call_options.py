@@ -1,5 +1,4 @@
-"""What a call wants beside its answer: v2's parameters, the headers of HTTP as metadata, and the
-call's own deadline."""
+"""Options of a call: v2's parameters, HTTP's headers as metadata, and the call's own deadline."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +14,7 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 def ask_of_call(parameters: Parameters, context: Any, caller: Caller | None) -> Ask:
-    """Of two time limits the shorter counts."""
+    """The options of one call. Where it has two time limits, the shorter counts."""
     headers = _NO_HEADERS
     for key, value in context.invocation_metadata() or ():
         if key.startswith(_PREFIX):

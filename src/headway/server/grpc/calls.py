@@ -21,14 +21,14 @@ from headway.wire.http2.method import Method
 from headway.wire.http2.status import Aborted, CallRefusal, Status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
+MOST_BYTES = 2**31 - 1  # gRPC's own limit for a message, which no setting raises
 _MOST_ID = 128  # characters of a caller's own id, as on HTTP
 Run: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
 Wrapper: TypeAlias = Callable[[Run, str], Run]  # of a method and its path
 
 
 class TooLarge(NamedTuple):
-    """Stands where a message would be. (gRPC turns whatever its reader raises into UNKNOWN.)"""
+    """Takes the place of a message. (gRPC turns every error of its reader into UNKNOWN.)"""
 
     size_bytes: int
     limit_bytes: int
@@ -67,7 +67,7 @@ class Calls:
         self._idle.set()
 
     def methods(self, service: object, gate: Gate) -> dict[str, Method]:
-        """Every method that the .proto names, by its path, behind its gate."""
+        """Every method of the .proto by its path, behind its gate."""
         found, streaming = {}, streaming_of(SERVICE)
         for method in SERVICE.methods:
             access = access_of_method(method.name)
@@ -100,7 +100,8 @@ class Calls:
         return bool(self._wrappers)
 
     def begun(self, context: Any) -> None:
-        """Until its answer has left, not only until it is known."""
+        """Count the call as active until its answer has been sent, not only until it is
+        computed."""
         self._active += 1
         self._idle.clear()
         context.add_done_callback(self._finished)
@@ -146,7 +147,7 @@ class Calls:
 
 
 def _whose(context: Any) -> str:
-    """Clients share threads by tenant, and by address where there are no keys."""
+    """The client for sharing threads: the tenant, or the address if there are no keys."""
     caller = context.caller
     tenant: str = context.client if caller in (None, NOBODY) else caller.key.tenant
     return tenant

@@ -1,6 +1,9 @@
-"""The commonest `ModelInfer`: one row of each input, raw, without options, for a model of
-fixed. Whatever is not exactly that is None here, and goes the general way, which also says what is
-wrong. Both ways give the same arrays and the same message."""
+"""The commonest `ModelInfer`: one row of each input, raw, without options, for a model of fixed
+shapes.
+
+Every other request is None here, and goes the general way, which also says what is wrong. Both ways
+give the same arrays and the same message.
+"""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +25,7 @@ from headway.wire.messages import Pending
 
 
 class DirectMessages:
-    """Messages to one row and back, for one model."""
+    """Converts messages to one row and back, for one model."""
 
     def __init__(self, name: str, version: str, signature: TensorSignature) -> None:
         self._inputs = [
@@ -32,7 +35,7 @@ class DirectMessages:
         self.encode = AnswerEncoder(name, version, signature).encode
 
     def decode(self, request: pb.ModelInferRequest) -> DirectRequest | None:
-        """None: not for us."""
+        """The request's id and arrays; None: it must go the general way."""
         tensors, raws = request.inputs, request.raw_input_contents
         if len(raws) != len(self._inputs) or len(tensors) != len(raws):
             return None
@@ -61,7 +64,7 @@ class DirectMessages:
 
 
 def direct_messages(name: str, version: str, signature: TensorSignature) -> DirectMessages | None:
-    """None for a model whose shapes vary, or whose rows are large or texts."""
+    """The codec; None for a model whose shapes vary, or whose rows are large or texts."""
     rows = _rows_of(signature)
     is_fit = (
         bool(rows)
@@ -102,5 +105,5 @@ def _rows_of(signature: TensorSignature) -> list[tuple[str, Datatype, tuple[int,
 
 
 def _size_bytes(datatype: Datatype, shape: tuple[int, ...]) -> int:
-    """Negative where the shape varies."""
+    """The bytes of a row; negative if the shape varies."""
     return -1 if -1 in shape else math.prod(shape) * datatype.wire.itemsize

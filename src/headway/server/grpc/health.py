@@ -1,5 +1,5 @@
-"""`grpc.health.v1`: asked for nothing or for the inference service, of all models; else of the
-model that is named. Needs no key, so it tells no model's name."""
+"""`grpc.health.v1`: for an empty name or the inference service, the health of all models; for a
+model's name, of that model. Needs no key, so it shows no model's name."""
 
 import asyncio
 from typing import Any

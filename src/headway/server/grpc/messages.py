@@ -1,5 +1,5 @@
-"""Inference messages to named arrays and back, as `families/v2/codec.py` does for JSON;
-everything behind that is the codec's, so that both refuse the same things in the same words."""
+"""Converts inference messages to named arrays and back, as `families/v2/codec.py` does for JSON.
+The codec does all further checks, so that both refuse the same things in the same words."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,8 @@ _ANSWER = b"%c" % (pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 
 
 
 def check_promised(request: pb.ModelInferRequest, signature: TensorSignature) -> None:
-    """Against what the model takes, before any data is looked at. Raises as the signature does."""
+    """Check the request against the model's inputs before any data is read. Raises as the signature
+    does."""
     if max(len(request.inputs), len(request.outputs)) > MOST_TENSORS:
         raise InputTooLarge(
             f"the request has more than {MOST_TENSORS} inputs or outputs", limit=MOST_TENSORS
@@ -89,7 +90,8 @@ def is_large(request: pb.ModelInferRequest) -> bool:
 
 
 def decode(request: pb.ModelInferRequest, *, regions: Regions | None = None) -> InferRequest:
-    """Tensors are either all raw or all typed, but for those in shared memory."""
+    """Decode a request. Its tensors are either all raw or all typed, except those in shared
+    memory."""
     raws = request.raw_input_contents
     is_raw = bool(raws)
     inputs: dict[str, Array] = {}
@@ -139,7 +141,8 @@ def encode(
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
 ) -> bytes:
-    """Raw, as clients read them by position; an output in shared memory leaves an empty one."""
+    """Encode all outputs raw, since clients read them by position; one in shared memory gets empty
+    bytes."""
     raws: list[bytes] = []
     response = pb.ModelInferResponse(model_name=model_name, model_version=version, id=request.id)
     for want in request.outputs or [RequestedOutput(name) for name in outputs]:
@@ -191,8 +194,8 @@ class AnswerEncoder:
 
 
 def text_encoder(empty: bytes) -> Callable[[str], bytes] | None:
-    """For answers that differ in one text alone, as a stream's do. `empty`: one without its text.
-    None: its output is no text."""
+    """Encodes answers that differ in one text only, as a stream's do. `empty`: such an answer
+    without its text. None: the output is not a text."""
     end = _raw_text("")
     head = empty.removesuffix(end)
     return (lambda text: head + _raw_text(text)) if empty.endswith(end) else None
@@ -239,7 +242,7 @@ _SHORT = [bytes((number,)) for number in range(128)]
 
 
 def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
-    """Whichever of its kinds a parameter has; one without a value is ignored."""
+    """The value of each parameter; one without a value is ignored."""
     check_count(len(parameters))
     found: Parameters = {}
     for key, value in parameters.items():

@@ -14,7 +14,7 @@ Watching: TypeAlias = Callable[[Any, Any], Coroutine[Any, Any, None]]
 
 
 class OpenStreams:
-    """Those under way, by client."""
+    """The streams under way, by client."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

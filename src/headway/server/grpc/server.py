@@ -1,4 +1,4 @@
-"""The gRPC server: tells its health, and stops without losing an answer."""
+"""The gRPC server: reports its health, and stops without losing an answer."""
 
 import asyncio
 import logging
@@ -92,20 +92,20 @@ class GrpcServer:
         self._running = running
 
     def change(self, config: ServerConfig) -> None:
-        """Limits and times of connections from now on; where it listens stays."""
+        """Change limits and times of new connections; the address stays."""
         self._config = config
         if self._running is not None:
             self._running.wire.change(config)
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Accept nothing, finish what has begun, cancel the rest at the deadline."""
+        """Accept no more calls, finish running ones, cancel the remaining ones at the deadline."""
         running, self._running = self._running, None
         if running is not None:
             await running.stop(self._config.drain_s if drain_s is None else drain_s)
 
 
 class _Running:
-    """What there is between start and stop."""
+    """The parts of a server between its start and its stop."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Running:
 
 
 def _standard(health: HealthService, streams: OpenStreams) -> dict[str, Method]:
-    """gRPC's own services: health, and reflection of all there are."""
+    """gRPC's own services: health and reflection."""
     own = health_pb2.DESCRIPTOR.services_by_name["Health"]
     reflections = [
         (messages.DESCRIPTOR.services_by_name["ServerReflection"], messages)

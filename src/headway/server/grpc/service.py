@@ -36,7 +36,7 @@ from headway.wire.http2.status import Status
 
 
 class Methods:
-    """Those of the .proto, by its names, over the service that HTTP has, too."""
+    """The methods of the .proto by name, over the service that HTTP uses, too."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Methods:
                 setattr(self, operation.grpc, self._face(operation))
 
     def _caller(self, context: Any) -> Caller | None:
-        """It was found at the call's head; None: the server has no keys."""
+        """The caller found when the call's head was checked; None: the server has no keys."""
         caller: Caller | None = context.caller if self._has_keys else None
         return caller
 
@@ -90,7 +90,7 @@ class Methods:
             served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
         if messages.is_large(request):
-            with served.held():  # its items come to the queue later
+            with served.held():  # its items are queued later
                 ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
                 decoded, spent_s = await self._decode_in_thread(asked)
                 return await self._infer(served, decoded, ask.after(spent_s), context)
@@ -206,7 +206,7 @@ class Methods:
 
 
 def _told(story: Story, answer: bytes, context: Any) -> bytes:
-    """As the call's metadata, and in the answer itself: a call that streams has many answers."""
+    """Add the story to the call's metadata and to the answer: a streaming call has many answers."""
     text = story.text()
     if not text:
         return answer
@@ -226,7 +226,7 @@ def _change_of(request: Any) -> ChangeRequest[dict[str, Any]]:
 
 
 def _trace_settings_in(request: Any) -> dict[str, Any]:
-    """Those without a value are cleared."""
+    """The settings of the request. One without a value is to be cleared."""
     given: dict[str, Any] = {}
     for key, setting in request.settings.items():
         value = list(setting.value)

@@ -18,12 +18,12 @@ from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.inbox import framed
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
-_REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
+_REQUEST_BYTES = 2**11  # counted for each request's task
 _WANTS_END = "triton_enable_empty_final_response"
 
 
 class InferCall(NamedTuple):
-    """One request, with its caller and its call."""
+    """One request of a stream, with its caller and its call."""
 
     request: pb.ModelInferRequest
     context: Any
@@ -38,10 +38,10 @@ class Chunks(NamedTuple):
 
 
 class Answers(Protocol):
-    """What the streams need of the service. All may raise."""
+    """The part of the service that streams need. All methods may raise."""
 
     async def streams(self, asked: InferCall) -> bool:
-        """Wakes the model: only one that is there can tell."""
+        """Whether the model streams. Loads it if necessary: only a loaded model knows."""
         ...
 
     async def answer(self, asked: InferCall) -> bytes: ...
@@ -53,14 +53,14 @@ class Streams:
     """The open ones."""
 
     def __init__(self, service: Answers, calls: Calls, room: BodyRoom | None = None) -> None:
-        """`room`: for the requests that have been read; None: as much as there is."""
+        """`room`: for the requests that have been read; None: no limit."""
         self._service = service
         self._calls = calls
         self._room = room
         self._readers: set[asyncio.Task[None]] = set()
 
     def finish(self) -> None:
-        """Read no more; answer what has been read."""
+        """Read no more requests; answer those that have been read."""
         for reader in self._readers:
             reader.cancel()
 
@@ -96,7 +96,8 @@ class _Stream:
     async def read(
         self, requests: AsyncIterator[pb.ModelInferRequest], tasks: asyncio.TaskGroup
     ) -> None:
-        """Single answers go out in the order of their requests; streamed ones as they come."""
+        """Read requests. Single answers are sent in the order of their requests; streamed ones as
+        they come."""
         before = asyncio.Event()
         before.set()
         async for request in requests:
@@ -152,7 +153,7 @@ class _Stream:
             async for chunk in stream:
                 await self._write(stream_message(encode(chunk), is_final=False))
                 if isinstance(stream, ServedStream):
-                    # The rest as they come, without a task's turn for each.
+                    # Write the other pieces as they come, without a task's turn for each.
                     sink = self._context.sink()
                     rest = ToSink(stream, frame_of, sink)
                     try:

@@ -1,1 +1,2 @@
-"""What all protocols ask of a model: signatures, arrays, options; find or wake, submit, answer."""
+"""The parts that all protocols share: signatures, arrays, options; finding or waking a model,
+submitting, answering."""

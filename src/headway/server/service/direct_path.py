@@ -2,7 +2,7 @@
 `/v1/predict`,
 without a task and without a future.
 
-Each protocol brings a codec for such requests. Whatever is not exactly that goes the general way
+Each protocol brings a codec for such requests. Every other request goes the general way
 (`inference.py`), which also says what is wrong.
 """
 
@@ -27,14 +27,14 @@ Message = TypeVar("Message", contravariant=True)  # bytes of JSON, or a message 
 
 
 class DirectCodec(Protocol[Message]):
-    """Of one protocol, for one model."""
+    """Decodes requests and encodes answers of one protocol, for one model."""
 
     def decode(self, message: Message) -> DirectRequest | None:
-        """None: not of this kind."""
+        """Decode the request; None: it must go the general way."""
         ...
 
     def is_large(self, outputs: Any) -> bool:
-        """Would encoding hold an event loop up?"""
+        """Whether encoding would block an event loop for long."""
         ...
 
     def encode(self, request_id: str, outputs: Any) -> bytes: ...
@@ -46,7 +46,7 @@ MakeCodec: TypeAlias = Callable[[ServedModel], DirectCodec[Message] | None]
 def of_rows(
     inference: Inference, make: Callable[[str, str, TensorSignature], DirectCodec[Message] | None]
 ) -> MakeCodec[Message]:
-    """For models over arrays."""
+    """Makes codecs for models over arrays."""
 
     def make_codec(served: ServedModel) -> DirectCodec[Message] | None:
         if not served.is_direct:
@@ -57,7 +57,7 @@ def of_rows(
 
 
 class DirectPath(Generic[Message]):
-    """Of one protocol, for all models."""
+    """The direct path of one protocol, for all models."""
 
     def __init__(self, inference: Inference, make_codec: MakeCodec[Message]) -> None:
         self._find = inference.models.registry.find_loaded
@@ -74,7 +74,8 @@ class DirectPath(Generic[Message]):
         model: str,
         version: str = "",
     ) -> "DirectInference | None":
-        """None: the general way must do it. Where there are keys, the key says the tenant."""
+        """Start the request; None: the general way must do it. On a server with keys, the key
+        determines the tenant."""
         if caller is not None and not caller.may_use(model):
             return None
         served = self._find(model, version)
@@ -103,7 +104,8 @@ def _start_counted(
     asked: DirectRequest,
     caller: Caller,
 ) -> "DirectInference | None":
-    """None where the quota is used up, too: the general way says so."""
+    """Start a request that counts for a quota; None, also if that is used up: the general way
+    reports it."""
     allowance, now = caller.allowance, time.monotonic()
     if not allowance.may_begin(1, now):
         return None
@@ -116,7 +118,7 @@ def _start_counted(
 
 
 class DirectInference(DirectCall):
-    """One request: from its arrays to the bytes of its answer."""
+    """One request of the direct path: submits its arrays and encodes the answer."""
 
     __slots__ = ("_asker", "_codec", "_encoding", "_id", "_record", "_served", "_started")
 

@@ -14,7 +14,7 @@ Kind: TypeAlias = Literal["bool", "int", "float", "bytes"]
 
 
 class Datatype(NamedTuple):
-    """One datatype: its names, what holds it in memory and what one element takes on the wire."""
+    """A datatype: its names, its type in memory and the size of an element on the wire."""
 
     name: str
     config_name: str
@@ -58,12 +58,12 @@ _BFLOAT = frozenset(["BF16", "bfloat16"])
 
 
 def of_array(array: "numpy.ndarray[Any, Any]") -> Datatype:
-    """What an array is on the wire unless its model says otherwise. Raises TypeError."""
+    """The datatype of an array on the wire, unless its model declares another. Raises TypeError."""
     return _of_memory(array.dtype)
 
 
 def of_tensor(tensor: Tensor) -> Datatype:
-    """What a model's declared input or output is on the wire. Raises TypeError."""
+    """The datatype of a model's declared input or output. Raises TypeError."""
     if tensor.dtype in _TEXT:
         return BYTES
     if tensor.dtype in _BFLOAT:

@@ -56,8 +56,8 @@ class ErrorReport(NamedTuple):
 
 
 def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str) -> ErrorReport:
-    """Only what is our own fault is logged, and only our own words are passed on. `context` says
-    whose error it was, in the log."""
+    """The report of an error. Only our own faults are logged, and only our own messages are passed
+    on. `context`: whose error it was, for the log."""
     error = readable(error)
     if isinstance(error, asyncio.CancelledError):
         # What the handler waited for was cancelled, not the handler: its caller gets an answer.
@@ -102,7 +102,7 @@ def param_of(error: BaseException) -> str | None:
 
 
 def retry_after_s(error: BaseException) -> int | None:
-    """Whole seconds for a `Retry-After` header, where coming back later may help."""
+    """Whole seconds for a `Retry-After` header, if trying again later may help."""
     if isinstance(error, errors.DeadlineExceeded) or not isinstance(error, errors.Unavailable):
         return None
     # Rounded up: a client that obeys Retry-After must not be refused again for it.
@@ -110,7 +110,7 @@ def retry_after_s(error: BaseException) -> int | None:
 
 
 def headers_of(error: BaseException) -> tuple[tuple[str, str], ...]:
-    """What an error says in headers: when to try again, or how to authenticate."""
+    """The headers of an error's answer: when to try again, or how to authenticate."""
     if isinstance(error, errors.Unauthenticated) and error.needs_key:
         return (("WWW-Authenticate", 'Bearer realm="headway"'),)
     seconds = retry_after_s(error)

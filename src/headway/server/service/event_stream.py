@@ -36,7 +36,7 @@ class Events:
         self._ended = False
 
     async def start(self) -> None:
-        """What fails before the first event is an ordinary error."""
+        """Wait for the first event. An error before it is an ordinary error."""
         try:
             self._first = self._event_of(await anext(self._stream))
         except StopAsyncIteration:
@@ -112,7 +112,7 @@ class Pumping:
         """Raises what went wrong."""
         self._stream.attach(self.advance, self._direct)
         try:
-            self.advance()  # what has come meanwhile
+            self.advance()  # write the chunks that have come meanwhile
             await self.done
         finally:
             self._stream.attach(None)
@@ -135,7 +135,7 @@ class Pumping:
 
 
 class ToSink(Pumping):
-    """Writes what comes as events, as long as the sink has room."""
+    """Writes the chunks as events, as long as the sink has room."""
 
     __slots__ = ("_event_of", "_is_clear", "_is_held_up", "_out", "_sink")
 
@@ -163,7 +163,7 @@ class ToSink(Pumping):
     def _write_direct(self, chunks: Sequence[Any]) -> bool:
         """The hot path: chunks go to the sink without a stay in the stream."""
         if not self._is_clear or self._out.writable is not None:
-            self._is_clear = False  # they wait now, and the next ones behind them
+            self._is_clear = False  # they wait now, and so will later ones
             return False
         try:
             self._write(chunks)

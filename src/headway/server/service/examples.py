@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Schema: TypeAlias = dict[str, Any]
-# One white pixel as PNG in base64: an example for whatever takes bytes, images above all.
+# One white pixel as PNG in base64: an example for models that take bytes, most of all images.
 IMAGE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
 )
@@ -13,7 +13,7 @@ _MOST_DEPTH = 8  # of a schema that contains itself
 
 
 def example_of(schema: Schema) -> Any:
-    """None where null is all that fits, or nothing is known."""
+    """An example value; None if only null fits, or nothing is known."""
     return _Examples(schema.get("$defs", {})).of(schema)
 
 
@@ -33,7 +33,7 @@ class _Examples:
             self._depth -= 1
 
     def _given(self, schema: Schema) -> Any:
-        """Where the schema itself says a value, or where to look."""
+        """The example or constant in the schema itself, or in the schema that it refers to."""
         if schema.get("examples"):
             return schema["examples"][0]
         if "const" in schema:
@@ -72,7 +72,7 @@ class _Examples:
         return (text + "o" * (least - len(text)))[: max(least, most)]
 
     def _number(self, schema: Schema) -> Any:
-        """1 where that is allowed, else the nearest bound, or the middle of two."""
+        """An example number: 1 if that is allowed, else the nearest bound, or the middle of two."""
         low, high = schema.get("minimum"), schema.get("maximum")
         above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
         if above is not None and below is not None and schema.get("type") == "number":
@@ -90,7 +90,7 @@ class _Examples:
         return first or [self.of(items)] * schema.get("minItems", 1)
 
     def _object(self, schema: Schema) -> dict[str, Any]:
-        """What is needed; where nothing is, all that there is."""
+        """An object with the required fields; if none is required, with all."""
         parts = schema.get("properties", {})
         needed = schema.get("required") or list(parts)
         return {name: self.of(parts[name]) for name in parts if name in needed}

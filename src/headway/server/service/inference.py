@@ -1,9 +1,9 @@
 """The one service behind the v2 protocol, over HTTP and gRPC: find or wake a model, decode, submit,
 encode.
 
-Both translate: their handlers find out what is asked in their own words and call this. The
-commonest request takes a shorter way: see `direct.py`. Routes over values (`/v1/predict`, OpenAI's)
-find models here, and ask them on their own.
+The handlers of both translate a request into this service's terms and call it. The commonest
+request takes a shorter way: see `direct.py`. Routes over values (`/v1/predict`, OpenAI's) find
+models here, and call them on their own.
 """
 
 import time
@@ -30,7 +30,7 @@ Encoded = TypeVar("Encoded", covariant=True)
 
 
 class DecodeRequest(Protocol):
-    """One request's bytes to arrays, by the codec of JSON or of protobuf."""
+    """Decodes one request's bytes to arrays, by the codec of JSON or of protobuf."""
 
     def __call__(self, *, regions: Regions | None) -> InferRequest: ...
 
@@ -52,7 +52,7 @@ class EncodeAnswer(Protocol[Encoded]):
 
 
 class Inference:
-    """Over the models of one server."""
+    """Runs requests on the models of one server."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class Inference:
     async def wake(
         self, caller: Caller | None, name: str, version: str, deadline_ms: float | None
     ) -> tuple[ServedModel, float | None]:
-        """A model that loads on request, once it is there, and what is left of the caller's time:
-        the wait is part of it."""
+        """Wait until a model that loads on request is ready. Returns it and the rest of the
+        caller's time."""
         started = time.monotonic()
         timeout_s = None if deadline_ms is None else deadline_ms / 1e3
         served = await self.models.wait_ready(caller, name, version, timeout_s=timeout_s)
@@ -92,15 +92,15 @@ class Inference:
         version: str,
         deadline_ms: Callable[[], float | None],
     ) -> ServedModel:
-        """For its description, which a client needs before it can ask anything: a model that loads
-        on request is woken for it."""
+        """The model, to be described. Clients ask for the description first, so a model that loads
+        on request is loaded."""
         try:
             return self.models.get(caller, name, version)
         except NotReady:
             return (await self.wake(caller, name, version, deadline_ms()))[0]
 
     def signature_of(self, served: ServedModel) -> TensorSignature:
-        """Worked out once per model, and forgotten with it."""
+        """The model's signature, computed once for each model and forgotten with it."""
         signature = self._signatures.get(served)
         if signature is None:
             signature = TensorSignature(
@@ -113,7 +113,8 @@ class Inference:
         return signature
 
     def regions_to_use(self, caller: Caller | None) -> Regions | None:
-        """For the tensors of a request. None: shared memory is off."""
+        """The shared memory regions that a request's tensors may use. None: shared memory is
+        off."""
         if self.regions is None:
             return None
         try:
@@ -183,7 +184,7 @@ def inference_over(
     version: str = "0",
     regions: SharedRegions | None = None,
 ) -> Inference:
-    """One that there is already, or a new one."""
+    """The given inference, or a new one over these models."""
     if isinstance(models, Inference):
         return models
     limits = RequestLimits(

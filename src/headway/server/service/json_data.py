@@ -72,7 +72,7 @@ def _array(wire: WireInput, datatype: Datatype, depth: int) -> Array:
 
 
 def _read_empty(wire: WireInput, datatype: Datatype) -> Array:
-    """No elements: `[]`, or lists of nothing but empty lists."""
+    """Read an array without elements: `[]`, or lists of only empty lists."""
     if re.fullmatch(rb"[\s\[\],]*", wire.data) is None:
         raise InvalidInput(f"{called(wire.name)}: shape {wire.shape} takes no elements")
     return shaped(wire.name, numpy.empty(0, datatype.memory), wire.shape)
@@ -89,7 +89,7 @@ def _elements(name: str, datatype: Datatype, depth: int, data: Any) -> Any:
 
 @functools.cache
 def _decoder(datatype: str, depth: int) -> "msgspec.json.Decoder[Any]":
-    """Lists `depth` deep of what the datatype holds."""
+    """A decoder of lists, `depth` deep, of the datatype's elements."""
     nested = element_type(datatype)
     for _ in range(depth):
         nested = list[nested]  # type: ignore[valid-type]
@@ -103,7 +103,7 @@ _MOST = {
 
 
 def element_type(datatype: str) -> Any:
-    """Of one element in JSON; msgspec checks types and ranges itself."""
+    """The type of one element in JSON; msgspec checks types and ranges itself."""
     match datatype:
         case "BOOL":
             return bool
@@ -135,7 +135,7 @@ def _encoded(name: str, values: list[Any]) -> list[bytes]:
 
 
 def json_data(name: str, array: Array, datatype: Datatype) -> Any:
-    """Flat, as Triton does. msgspec writes NaN and infinity as null."""
+    """The array as a flat list, as in Triton. msgspec writes NaN and infinity as null."""
     if datatype is BYTES:
         try:
             return [text.decode() for text in texts(array)]

@@ -38,7 +38,7 @@ def classifies_texts(model: ServedModel) -> bool:
 
 
 def classifies_images(model: ServedModel) -> bool:
-    """Of images as files, not as pixels."""
+    """Image files in, classes out. A model that takes pixels is not meant."""
     takes = [(each.name, each.dtype) for each in model.inputs]
     return _gives_classes(model) and takes == [("image", "object")]
 

@@ -25,7 +25,7 @@ class VisibleModels:
         self.registry = registry  # for what concerns no single model: health, draining
 
     def find_ready(self, caller: Caller | None, name: str, version: str = "") -> ServedModel | None:
-        """As the registry's; raises Forbidden, too. Asked for every request."""
+        """Finds a model as the registry does; also raises Forbidden. Called for every request."""
         if caller is None:
             return self.registry.find_ready(name, version)
         caller.check_model(name)
@@ -51,13 +51,13 @@ class VisibleModels:
         return names if caller is None else caller.names_among(names)
 
     def adapters(self, caller: Caller | None) -> dict[str, str]:
-        """Of language models: the names of adapters, each with its model."""
+        """The adapters of language models: each name with its model's."""
         found = self.registry.adapters()
         names = found if caller is None else caller.names_among(list(found))
         return {name: found[name] for name in names}
 
     def answering(self, caller: Caller | None) -> list[ServedModel]:
-        """Of every model the version that answers where none is asked for."""
+        """Every model, in the version that answers requests without a version."""
         return _of(caller, self.registry.answering())
 
     def versions(self, caller: Caller | None, name: str = "") -> list[ServedModel]:
@@ -67,7 +67,8 @@ class VisibleModels:
     def of_statistics(
         self, caller: Caller | None, name: str = "", version: str = ""
     ) -> list[ServedModel]:
-        """One version, all of one model's, or all there are. Raises why there is none."""
+        """The models whose statistics are asked for: one version, all of one model's, or all.
+        Raises the reason if there is none."""
         if version:
             return [self.get(caller, name, version)]
         if name:

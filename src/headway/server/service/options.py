@@ -1,4 +1,4 @@
-"""What a v2 request wants beside its answer: its parameters and headers as an `Ask`."""
+"""The options of a v2 request: its parameters and headers as an `Ask`."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -30,7 +30,7 @@ MAX_PARAMETERS = 1024  # of one request; each is looked at in the event loop
 _HEADERS = frozenset(
     f"{OWN}{name}" for name in ("adapter", "explain", "priority", "tenant", "timeout-ms")
 )
-_FOR_EVER_US = 10**15  # thirty years: whatever is longer is a number no clock can be added to
+_FOR_EVER_US = 10**15  # thirty years; a clock's time plus a much longer one overflows
 _NO = frozenset(["", "0", "false", "no", "off"])
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
     "high": "high",
@@ -40,8 +40,8 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 
 
 def ask_of(parameters: Mapping[str, Scalar], request: Request) -> Ask:
-    """A parameter goes before a header; of two timeouts the shorter counts. The tenant is the
-    key's, where there are keys, whatever the request says."""
+    """A parameter overrides a header; of two time limits the shorter counts. On a server with keys,
+    the tenant is always the key's."""
     headers, caller = request.headers, request.caller
     if not parameters and type(headers) is WireHeaders and not has_own(headers.raw):
         return PLAIN if caller is None else caller.plain
@@ -82,7 +82,7 @@ def ask_from(
 
 
 def check_count(parameters: int) -> None:
-    """Before anything is done for each of them."""
+    """Refuse too many parameters before any is read."""
     if parameters > MAX_PARAMETERS:
         raise InvalidInput(f"{parameters} parameters; at most {MAX_PARAMETERS} are allowed")
 
@@ -167,7 +167,7 @@ def _parameters(head: bytes) -> Parameters:
 
 
 def level_of(number: int) -> Literal["high", "normal", "low"]:
-    """v2's number: 1 is the most urgent, 0 says nothing."""
+    """The priority of v2's number: 1 is the most urgent, 0 leaves it open."""
     return "high" if number == 1 else "normal" if number <= 2 else "low"
 
 
@@ -189,7 +189,7 @@ def _milliseconds(text: str) -> float:
 
 
 def _count(value: Scalar, name: str) -> int:
-    """Some clients send the number as text."""
+    """The number, which some clients send as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -1,5 +1,5 @@
-"""What a v2 request is once it is decoded, and what it may ask of outputs: the same for JSON and
-protobuf, so that both refuse the same things in the same words."""
+"""A decoded v2 request, and what it may ask of outputs: shared by JSON and protobuf, so that both
+refuse the same things in the same words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Protocol, TypeAlias, TypedDict
@@ -21,7 +21,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class SharedParameters(TypedDict, total=False):
-    """Where a tensor is, if it is not in the request."""
+    """The place of a tensor in shared memory."""
 
     shared_memory_region: str | None
     shared_memory_byte_size: Count | None
@@ -69,7 +69,7 @@ class RequestedOutput(Struct, frozen=True):
 
 
 class InferRequest(Struct, frozen=True):
-    """One decoded request."""
+    """A decoded inference request."""
 
     id: str
     inputs: dict[str, Array]
@@ -127,7 +127,7 @@ def take_output(
     signature: TensorSignature,
     labels: Mapping[str, Sequence[str]] | None,
 ) -> tuple[Array, Datatype]:
-    """What is to be sent for one output, and as what."""
+    """The array to send for one output, and its datatype."""
     array = outputs.get(want.name)
     if array is None:
         raise _unknown_output(want.name, outputs)
@@ -156,7 +156,7 @@ def classify(
 
 
 def is_large_answer(request: InferRequest, outputs: Mapping[str, Array]) -> bool:
-    """Would encoding hold an event loop up?"""
+    """Whether encoding would block an event loop for long."""
     if request.is_binary:
         return any(is_large_raw(array) for array in outputs.values())
     return any(is_large_json(array) for array in outputs.values())
@@ -173,7 +173,7 @@ def is_large_raw(array: Array) -> bool:
 
 
 def _has_long_texts(array: Array) -> bool:
-    """For an array of a few."""
+    """Whether the array contains long texts; for arrays of a few elements."""
     if not array.dtype.hasobject:
         return array.nbytes > _LONG_TEXTS
     found = array.ravel().tolist()

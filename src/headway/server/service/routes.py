@@ -82,7 +82,7 @@ class Route(NamedTuple):
     access: Access = Access.ADMIN
     errors: Errors = Errors.TEXT
     direct: DirectHandler | None = None
-    is_direct: IsDirect | None = None  # None: whatever the headers
+    is_direct: IsDirect | None = None  # None: any headers will do
     may_compress: bool = False  # answers, on request
     # What `/openapi.json` and `docs/reference/http.md` say of it.
     summary: str = ""
@@ -109,7 +109,7 @@ def decoding(route: Route) -> Handler:
 
 
 def no_query(request: Request) -> None:
-    """For routes whose options are in the body: those of a query would be ignored."""
+    """Refuse a query, on routes whose options are in the body: it would be ignored."""
     if request.query:
         name = request.query.partition("&")[0].partition("=")[0]
         raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")

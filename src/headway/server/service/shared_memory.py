@@ -21,7 +21,7 @@ _KEY = re.compile(r"/?(?!headway)[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")  # ours are
 
 
 class SharedRegion(TypedDict):
-    """As Triton lists it."""
+    """A region in Triton's format."""
 
     name: str
     key: str
@@ -46,7 +46,7 @@ class SharedMapping(NamedTuple):
 
 
 class SharedRegions:
-    """Regions by name. Close it to let go of the files."""
+    """Regions by name. `close` releases the files."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         self._folder = folder
@@ -140,7 +140,7 @@ class SharedRegions:
 
 
 class RefusedRegions:
-    """For a caller that may not name a region: it may hold another caller's data."""
+    """Refuses every region, for a caller that may name none: it may hold another caller's data."""
 
     def __init__(self, error: Forbidden) -> None:
         self._error = error

@@ -1,6 +1,6 @@
-"""One tensor at a time: raw bytes to an array and back, and an array against a signature.
+"""Converts single tensors between raw bytes and arrays, and checks arrays against a signature.
 
-HTTP's binary extension, gRPC's raw contents and shared memory all come through here.
+Used by HTTP's binary extension, gRPC's raw contents and shared memory.
 """
 
 import math
@@ -22,7 +22,7 @@ MAX_RANK = 32
 
 
 class RequestLimits(NamedTuple):
-    """Of one request."""
+    """The most that one request may contain."""
 
     rows: int = 65536
     elements: int = 2**24
@@ -50,7 +50,7 @@ def datatype_named(name: str, datatype: str) -> Datatype:
 
 
 def count_elements(name: str, shape: Sequence[int]) -> int:
-    """How many elements the shape promises. Nothing is allocated on its word."""
+    """The number of elements that a shape claims. Nothing is allocated for a claim."""
     if len(shape) > MAX_RANK:
         raise InvalidInput(f"{called(name)}: {len(shape)} dimensions, at most {MAX_RANK} allowed")
     for size in shape:
@@ -78,7 +78,7 @@ def from_raw(name: str, datatype: Datatype, shape: Sequence[int], raw: Buffer) -
 
 
 def to_raw(array: Array, datatype: Datatype) -> bytes:
-    """What goes on the wire: little-endian, row-major."""
+    """The array's bytes on the wire: little-endian, row-major."""
     if datatype is BYTES:
         parts: list[bytes] = []
         for text in texts(array):
@@ -115,12 +115,12 @@ def utf8(text: str) -> bytes:
 
 
 def widen(halves: Array) -> Array:
-    """BF16 as it travels (uint16) to float32, exactly."""
+    """Convert BF16 as on the wire (uint16) to float32, exactly."""
     return (halves.astype(numpy.uint32) << 16).view(numpy.float32)
 
 
 def narrow(array: Array) -> Array:
-    """float32 to BF16 (uint16), to the nearest, ties to even."""
+    """Convert float32 to BF16 (uint16), to the nearest, ties to even."""
     wide = numpy.ascontiguousarray(array, numpy.float32).view(numpy.uint32)
     rounded = (wide + (((wide >> 16) & 1) + 0x7FFF)) >> 16
     quiet_nan = (wide >> 16) | 0x40  # rounding could turn a NaN into infinity
@@ -164,7 +164,7 @@ class Promised(NamedTuple):
 
 
 class TensorSignature:
-    """What a model takes and gives, ready to be held against requests."""
+    """A model's inputs and outputs, prepared for checking requests."""
 
     __slots__ = (
         *("converts_raw", "has_rows", "inputs", "max_elements", "max_json_bytes", "max_rows"),
@@ -266,7 +266,7 @@ class TensorSignature:
             raise InputTooLarge(f"the tensors have more than {limit} elements", limit=limit)
 
     def output_datatype(self, name: str, array: Array) -> Datatype:
-        """As declared, where the array can be that; else as the array is."""
+        """The declared datatype if the array can be sent as that; else the array's own."""
         try:
             found = of_array(array)
         except TypeError as error:
@@ -294,7 +294,7 @@ def _names_differ(
 
 
 def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """For a model without a batch axis."""
+    """Check a shape for a model without a batch axis."""
     if len(found) != len(shape) or any(
         want not in (-1, size) for want, size in zip(shape, found, strict=True)
     ):
@@ -313,7 +313,7 @@ def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _fitting(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """What a tensor of shape `found` is for a model that takes `shape`."""
+    """The shape that a tensor of shape `found` gets for a model that takes `shape`."""
     if len(found) == len(shape) + 1 and found[-1] == 1:
         # Triton's clients send [rows, 1] to a model of one value a row; ours says [rows].
         found = found[:-1]

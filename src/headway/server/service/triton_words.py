@@ -1,4 +1,4 @@
-"""What Triton's clients look for in the text of an error, put before our own words."""
+"""Words that Triton's clients look for in an error's message, put before our own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ def in_tritons_words(code: str, message: str) -> str:
 
 @contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Whatever keeps a model from being loaded says so first."""
+    """Put Triton's words before the message of an error that keeps a model from being loaded."""
     try:
         yield
     except HeadwayError as error:

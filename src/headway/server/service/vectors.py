@@ -1,4 +1,4 @@
-"""What the routes of embeddings have in common: texts in, vectors out in the form asked for."""
+"""The common part of the embeddings' routes: texts in, vectors out in the form asked for."""
 
 import base64
 from typing import Any, TypeAlias
@@ -30,13 +30,14 @@ def texts_of(given: str | list[Any], field: str) -> list[str | list[int]]:
 
 
 def token_ids_of(served: ServedModel) -> dict[str, Any] | None:
-    """Which it takes, as the model says it; None: it takes none."""
+    """The kind of token ids that the model takes; None: it takes none."""
     found: dict[str, Any] | None = getattr(getattr(served, "model", None), "token_ids", None)
     return found
 
 
 def check_ids(texts: list[str | list[int]], served: ServedModel, field: str) -> None:
-    """Clients that count tokens themselves send ids in place of texts. Raises InvalidInput."""
+    """Check token ids, which clients that count tokens send in place of texts. Raises
+    InvalidInput."""
     if token_ids_of(served) is None and any(not isinstance(each, str) for each in texts):
         raise InvalidInput(
             f"{field}: model {served.name!r} takes texts, not token ids "
@@ -45,7 +46,7 @@ def check_ids(texts: list[str | list[int]], served: ServedModel, field: str) -> 
 
 
 def shortened(vector: Any, dimensions: int | None, field: str) -> Array:
-    """As little-endian float32; the first `dimensions` of it, again of length 1."""
+    """The vector as little-endian float32; or its first `dimensions`, scaled to length 1 again."""
     values: Array = numpy.asarray(vector, dtype="<f4")
     if dimensions is None:
         return values
@@ -61,10 +62,10 @@ def base64_of(values: Array) -> str:
 
 
 def bits_of(values: Array) -> Array:
-    """One bit a dimension, whether it is above 0: eight to a byte, the first highest."""
+    """One bit for each dimension: is it above 0? Eight bits to a byte, the first one highest."""
     return numpy.packbits(values > 0)
 
 
 def tokens_in(results: list[Any]) -> int:
-    """That were read for them, where the model says so."""
+    """The tokens that were read for these results, if the model reports them."""
     return sum(getattr(each, "tokens", 0) for each in results)

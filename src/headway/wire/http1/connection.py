@@ -36,11 +36,11 @@ class Owner(Protocol):
     buffer: memoryview  # that all connections read into, one after the other
 
     def opened(self, connection: "Connection", address: str) -> str | None:
-        """Why there is no room for it; None: there is; "": not even for an answer."""
+        """Why there is no room for it; None: there is room; "": not even for an answer."""
         ...
 
     def closed(self, connection: "Connection", task: asyncio.Task[None] | None) -> None:
-        """It is gone. `task` has been cancelled and may still be cleaning up."""
+        """The connection is gone. `task` has been cancelled and may still be cleaning up."""
         ...
 
 
@@ -86,9 +86,9 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange = Exchange(app, loop, self)
         self._deadline = Deadline(loop, self._expire)
 
-        self._waiting: deque[Turn] = deque()  # pipelined behind the current request
+        self._waiting: deque[Turn] = deque()  # pipelined after the current request
         self.is_last = False  # no request after the current one
-        self._is_over = False  # what still comes in is thrown away
+        self._is_over = False  # received data is thrown away
         self._has_ended = False  # the client sends no more, but reads
         self._owes_continue = False
         self._unsent_bytes = 0  # when we last looked
@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_between(self) -> bool:
-        """No request is being answered, or waits for that."""
+        """Whether no request is being answered, or waits for that."""
         return self._exchange.task is None and not self._waiting
 
     # --- the transport calls
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._exchange.task is not None:
             self._deadline.clear()
             self._resume_reading()
-        elif self._waiting or not self._is_over:  # a refusal may wait behind the last answer
+        elif self._waiting or not self._is_over:  # a refusal may wait for the last answer's end
             self._go_on()
             self._resume_reading()
 
@@ -184,21 +184,21 @@ class Connection(asyncio.BufferedProtocol):
     # --- reading, in turns
 
     def _wait_turn(self) -> None:
-        """uvloop would read 32 times before other connections are read."""
+        """Take turns: uvloop alone would read 32 times before it reads other connections."""
         if not self._is_queued and not self.transport.is_closing():
             self._is_queued = True
             self.transport.pause_reading()
             self._owner.turns.wait(self._read_on)
 
     def _read_on(self) -> None:
-        """A piece of what has been read, or the next read."""
+        """Parse a piece of the data that was read, or read on."""
         self._is_queued = False
         if self._unparsed is not None and not self._is_held_up:
             self._unparsed = self._parse_piece(self._unparsed) or None
         self._resume_reading()
 
     def _resume_reading(self) -> None:
-        """Unless there is another reason not to, which ends by itself."""
+        """Resume reading unless there is another reason to pause, which then ends by itself."""
         if self._is_held_up or self._is_queued or self.transport.is_closing():
             return
         if self._unparsed is not None:
@@ -208,11 +208,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_held_up(self) -> bool:
-        """Requests wait for the one before them, or for the client to read its answer."""
+        """Whether requests wait for the one before them, or for the client to read its answer."""
         return bool(self._waiting) or self._exchange.writable is not None
 
     def _parse_some(self, data: memoryview) -> None:
-        """A head and its body at once, what else there is in turns."""
+        """Parse a head and its body at once, and all further data in turns."""
         rest = self._parse_piece(data)
         if rest and not self._is_held_up:
             rest = self._parse_piece(rest)
@@ -221,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_turn()
 
     def _parse_piece(self, data: memoryview) -> memoryview:
-        """What is left."""
+        """Parse one piece. Returns the data that is left."""
         if self._is_over:
             return _NOTHING
         piece, rest = self._parser.first_piece(data)
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_between:
             self.transport.write(wire.CONTINUE)
         else:
-            self._owes_continue = True  # after the answers that come before it
+            self._owes_continue = True  # to be sent after the answers before it
 
     def on_request(self, body: bytes, parts: Sequence[bytes]) -> None:
         self._owes_continue = False
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the exchange calls
 
     def on_answered(self, *, keep_alive: bool) -> None:
-        """On with the next request, or wait for one."""
+        """Go on with the next request, or wait for one."""
         if self._parser.holds_room:
             self._give_back()
         if self.transport.is_closing():
@@ -399,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.write(self._encode_refusal(refusal))
         if self.transport.can_write_eof():
             # Closing on unread bytes makes the kernel reset the connection, and the client would
-            # never see the answer: stay a while and throw away what comes.
+            # never see the answer: stay a while, and throw away received data.
             self.transport.write_eof()
             self._deadline.set(LINGER_S)
         else:
@@ -430,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._is_over or unsent_bytes:
             self.transport.abort()
         elif self._exchange.task is not None:
-            self._deadline.set(self._config.header_timeout_s)  # half a request behind this one
+            self._deadline.set(self._config.header_timeout_s)  # part of the next request is here
         elif self._parser.phase is Phase.NOTHING:
             self._close()
         else:

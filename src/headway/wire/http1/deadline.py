@@ -1,5 +1,5 @@
-"""One deadline, moved at will: its only timer is looked at when it happens to fire, so that a
-request sets none."""
+"""A deadline that can be moved at no cost: its one timer checks it whenever it fires, so a request
+sets no timer."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ class Deadline:
         self._at = math.inf
 
     def close(self) -> None:
-        """For good. Who is called holds us: the circle ends here."""
+        """Close it for good. The callback refers to us, so this also breaks the reference cycle."""
         if self._timer is not None:
             self._timer.cancel()
         self._expire = None  # type: ignore[assignment]

@@ -23,17 +23,17 @@ SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 
 
 class Link(Protocol):
-    """What an exchange needs of its connection."""
+    """The part of a connection that an exchange needs."""
 
     client: str
-    is_last: bool  # no request comes after this one
+    is_last: bool  # no request follows this one
     writes: Writes  # of streams
 
     def on_answered(self, *, keep_alive: bool) -> None: ...
 
 
 class _Gone:
-    """In place of a connection that has been lost: it is held no longer than it lives."""
+    """Takes the place of a lost connection, so that nothing keeps that in memory."""
 
     client = ""
     is_last = True
@@ -44,8 +44,8 @@ class _Gone:
 
 
 class Exchange:
-    """One after the other, of one connection. A stream that it answers is written without a task:
-    it is the `Out` of a `StreamSink`."""
+    """The exchanges of one connection, one after the other. A stream is answered without a task:
+    the exchange is the `Out` of a `StreamSink`."""
 
     __slots__ = (
         "_app",
@@ -110,7 +110,7 @@ class Exchange:
         self.task = self._loop.create_task(self._answer(received))
 
     def start_direct(self, url: bytes, headers: dict[bytes, bytes], body: bytes) -> bool:
-        """Without a task; False: it takes one."""
+        """Start an answer without a task. False: this request needs a task."""
         self.task = self._app.start_direct(url, body, self, headers)
         if self.task is None:
             return False
@@ -119,18 +119,18 @@ class Exchange:
         return True
 
     def interim(self, *, is_http_10: bool) -> bytes | None:
-        """What may be sent now without being part of an answer."""
+        """Bytes that may be sent now and are no part of an answer."""
         if self._comment is not None:
             return self._comment
         return None if self.is_answering or is_http_10 else wire.CONTINUE
 
     @property
     def is_stream_of_events(self) -> bool:
-        """Under way, and can be ended with an error."""
+        """Whether a stream of events is under way, which can be ended with an error."""
         return self._last_words is not None and self.task is not None
 
     def end_stream(self, error: HeadwayError) -> None:
-        """With its error, not in the middle of an event."""
+        """End the stream with its error, but not in the middle of an event."""
         assert self._last_words is not None, "no stream is under way"
         self._comment = None
         self.send(self._last_words(error))
@@ -272,7 +272,7 @@ class Exchange:
     async def _pumped(
         self, response: StreamResponse, pump: Callable[[StreamSink], Awaitable[None]]
     ) -> bytes:
-        """What it has not written yet."""
+        """The part of the stream that the pump has not written yet."""
         sink = StreamSink(self._link.writes, self)
         if (error_of := response.error_of) is not None:
             self._last_words = lambda error: sink.take() + error_of(error)

@@ -1,7 +1,7 @@
-"""A client that has ended its sending: has it left, or does it still read?
+"""Finds out whether a client that has stopped sending has left, or still reads.
 
-Both look alike until something is sent to them: the kernel of one that has left answers with a
-reset. So something harmless is sent, and the kernel is asked what came back.
+That shows only when something is sent: the kernel of a client that has left answers with a reset.
+So something harmless is sent, and the kernel is asked for the reply.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 _STATE_AND_UNACKED = struct.Struct("=B23xI")  # of Linux's tcp_info
 _TCP_CLOSE = 7
-CHECKS_S = (0.01, 0.05, 0.25, 1.0, 5.0)  # when to ask again, while nothing has come back yet
+CHECKS_S = (0.01, 0.05, 0.25, 1.0, 5.0)  # when to check again, while there is no reply
 
 
 class Peer(Enum):
@@ -22,7 +22,7 @@ class Peer(Enum):
 
 
 def send_interim(sock: Any, interim: bytes) -> Peer:
-    """Past the transport, which may wait with it: only while the transport has nothing to send."""
+    """Send past the transport, which must have nothing to send itself: it may hold data back."""
     try:
         if os.write(sock.fileno(), interim) != len(interim):
             return Peer.LEFT  # half an interim answer would spoil the one that follows

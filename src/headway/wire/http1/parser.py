@@ -1,5 +1,5 @@
-"""Bytes to requests, by httptools, within the limits of a head and a body. It knows no transport
-and no clock: what it has read is handed to a listener, what is wrong is raised."""
+"""Parses bytes into requests with httptools, within the limits for a head and a body. It knows no
+transport and no clock: requests are handed to a listener, mistakes are raised."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the par
 
 class RequestListener(Protocol):
     def check_head(self, headers: WireHeaders) -> None:
-        """Before a long body is read. Raises RequestRefused."""
+        """Check the head before a long body is read. Raises RequestRefused."""
         ...
 
     def on_expect(self) -> None:
@@ -67,7 +67,7 @@ class RequestParser:
         self._room = room
         self.http = httptools.HttpRequestParser(self)
         self.phase = Phase.NOTHING
-        self.partial = Phase.NOTHING  # of a request that did not come in one read: where it is
+        self.partial = Phase.NOTHING  # the part being read, if one read was not enough
         self.begins_to_wait = False  # such a phase has begun with the last read
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
@@ -87,7 +87,7 @@ class RequestParser:
         self._read_bytes = size
 
     def feed(self, data: bytes | memoryview) -> bool:
-        """False: what follows is not HTTP. Raises RequestRefused."""
+        """Parse data. False: what follows is not HTTP. Raises RequestRefused."""
         self.begins_to_wait = False
         try:
             self.http.feed_data(data)
@@ -99,8 +99,9 @@ class RequestParser:
         return True
 
     def first_piece(self, data: memoryview) -> tuple[memoryview, memoryview]:
-        """All that belongs to a body of known length, or up to the end of a head, or a little: a
-        read may be a thousand requests, or ten thousand chunks. And what is left."""
+        """Split off a first piece: the body if its length is known, else up to the end of a head,
+        else a little. (One read may contain a thousand requests, or ten thousand chunks.) Returns
+        it and the rest."""
         if self.phase is Phase.NOTHING and data[0] in _BLANK:
             data = memoryview(bytes(data).lstrip(_BLANK))  # all at once
         size = self.left_of_body()
@@ -134,7 +135,8 @@ class RequestParser:
         return self._taken_bytes > 0
 
     def give_back(self, waiting: Sequence[int], *, is_over: bool) -> None:
-        """All room, except that of requests that wait (their sizes) and of the one being read."""
+        """Give back all room, except that of waiting requests (their sizes) and of the one being
+        read."""
         kept = sum(max(0, size - self._uncounted_bytes) for size in waiting)
         if self.phase is Phase.BODY and not is_over:
             kept += self._allowed_bytes - self._uncounted_bytes
@@ -145,7 +147,7 @@ class RequestParser:
         self._body = []
 
     def close(self) -> None:
-        """They hold us: end the circles here."""
+        """Break the reference cycles: the parser and the listener refer to us."""
         self.http = self._listener = None  # type: ignore[assignment]
 
     # --- httptools calls
@@ -226,8 +228,8 @@ class RequestParser:
         raise error.__context__
 
     def _parse_without_upgrade(self, rest: memoryview) -> None:
-        """The parser stops behind such a head and leaves the body out. RFC 9110 lets a server
-        answer as if nothing had been asked for: so that is parsed."""
+        """The parser stops after a head that asks for an upgrade, and leaves the body out. RFC 9110
+        lets a server ignore the upgrade, so the request is parsed again without it."""
         self._is_upgrade = False
         http = self.http
         head = wire.head_without_upgrade(
@@ -248,7 +250,7 @@ class RequestParser:
         return self.headers[name] + b", " + value
 
     def _note_partial(self, size: int) -> None:
-        """A request that did not fit in one read: from here on there is a scale."""
+        """A request that did not fit in one read: from here on its sizes are counted."""
         if self.partial is not self.phase:
             self.partial = self.phase
             self.begins_to_wait = True
@@ -286,7 +288,7 @@ class RequestParser:
             self._listener.on_expect()
 
     def _check_length(self, length: int) -> None:
-        """Of a long body, before any of it has come."""
+        """Refuse a body that is too long before any of it has been received."""
         if length > self._config.max_body_bytes:
             raise self._too_large()
         try:

@@ -1,4 +1,4 @@
-"""What a connection answers in order: a request that has been received, or one that is refused."""
+"""The things that a connection answers in order: received requests, and refused ones."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -9,7 +9,7 @@ from headway.wire.messages import Headers, Request
 
 
 class Phase(Enum):
-    """What the client is sending."""
+    """The part of a request that the client is sending."""
 
     NOTHING = 0
     HEAD = 1

@@ -53,7 +53,8 @@ class HttpServer(Port[Connection]):
         )
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Accept nothing, finish what has begun, refuse the rest at the deadline."""
+        """Accept no more connections, finish running requests, refuse the remaining ones at the
+        deadline."""
         if self._listener is not None:
             drain_s = self._config.drain_s if drain_s is None else drain_s
             await self._stop(Connection.finish, drain_s)

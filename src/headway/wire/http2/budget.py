@@ -1,5 +1,5 @@
-"""What one peer may cost: work that brings nothing is paid from a budget that time refills, and
-bytes that wait are counted in the room that all requests share. Pure: time comes in as `now`.
+"""Limits what one peer may cost: work without result is paid from a budget that refills with time,
+and waiting bytes are counted in the room that all requests share. Pure: time comes in as `now`.
 
 A unit is about ten microseconds of the event loop. A peer has one budget for each connection and
 one for its address, so that many connections buy no more than a few.
@@ -26,7 +26,7 @@ class Budget:
         self.left: float = capacity
 
     def is_spent(self, cost: int, now: float) -> bool:
-        """Pay `cost`. Whether it was more than there is."""
+        """Pay `cost`. Returns whether it was more than the budget had."""
         self.left -= cost
         if self.left >= 0:
             return False
@@ -43,7 +43,8 @@ def address_budget(now: float) -> Budget:
 
 
 class PeerAccount:
-    """One connection's: its own budget, its address's, and the bytes of all its streams."""
+    """The account of one connection: its own budget, its address's, and the bytes of its
+    streams."""
 
     __slots__ = ("_address", "_counted_bytes", "_own", "_room", "held_bytes")
 
@@ -55,8 +56,8 @@ class PeerAccount:
         self.held_bytes = 0
 
     def is_overdrawn(self, cost: int, now: float) -> bool:
-        """Pay `cost`. Whether the connection must end: it has spent its own budget; or its address
-        has, and it has had a part in that."""
+        """Pay `cost`. Returns whether the connection must end: it has spent its own budget; or its
+        address's is spent, and it had a part in that."""
         own = self._own
         is_spent = own.is_spent(cost, now)
         if self._address.is_spent(cost, now):
@@ -64,7 +65,7 @@ class PeerAccount:
         return is_spent
 
     def earn(self, units: int) -> None:
-        """Work was done for the peer: that makes up for frames that brought none."""
+        """Credit work that was done for the peer: it makes up for frames without any."""
         own, address = self._own, self._address
         if own.left < CAPACITY:
             own.left += units
@@ -72,8 +73,8 @@ class PeerAccount:
             address.left += units
 
     def hold(self, more_bytes: int) -> None:
-        """Streams hold this many bytes more, or fewer. The first ones of a connection do not count,
-        as those of a body over HTTP do not. Raises QueueFull."""
+        """Count bytes that streams hold, more or fewer. The first ones of a connection are free, as
+        those of a body over HTTP are. Raises QueueFull."""
         held_bytes = self.held_bytes + more_bytes
         counted = held_bytes - UNCOUNTED_BYTES if held_bytes > UNCOUNTED_BYTES else 0
         change = counted - self._counted_bytes

@@ -46,7 +46,7 @@ class GrpcCall(CallState):
             self._work = self._wire.loop.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
-        """`size_bytes` counts against its window. Raises StreamFailed."""
+        """Receive data. `size_bytes` counts against its window. Raises StreamFailed."""
         self.is_received = is_last
         if is_last and self._inbox is None:
             message = whole(data, self._limit_bytes())
@@ -230,17 +230,18 @@ class GrpcCall(CallState):
     # ---- the same, in steps
 
     def send(self, data: bytes) -> None:
-        """Framed messages; where there is no room, they wait."""
+        """Send framed messages; if there is no room, they wait."""
         if not self.is_over:  # the client has left
             self._wire.send(self, data)
 
     def sink(self) -> StreamSink:
-        """For one of the streams that it answers with."""
+        """A sink for one of the streams that it answers with."""
         return StreamSink(self._wire.writes, self)
 
     @property
     def writable(self) -> "asyncio.Future[None] | None":
-        """None: there is room now, or the call is over; else done when that is so."""
+        """None if there is room now, or the call is over; else a future that is done when that is
+        so."""
         if self.is_closed or not (self.outbox or self._wire.is_paused):
             return None
         if self._writer is None or self._writer.done():
@@ -306,7 +307,7 @@ class GrpcCall(CallState):
 
 
 class _Requests:
-    """All requests of a call, as its method reads them."""
+    """The requests of a call, as its method iterates over them."""
 
     def __init__(self, call: GrpcCall) -> None:
         self._call = call

@@ -1,4 +1,4 @@
-"""What one call of gRPC holds: the bytes of its request, its status, and what is to be sent."""
+"""The state of one gRPC call: the bytes of its request, its status, and the bytes to be sent."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,13 +16,13 @@ from headway.wire.messages import Pending
 
 OPEN_BYTES = 16 * 2**10  # of a message of a method that needs no key: it is a name at most
 WINDOW = 2**20  # bytes that a stream may send ahead of its reader
-CALL_BYTES = 2**12  # counted for a call that waits for its request, whatever it has sent
+CALL_BYTES = 2**12  # counted for each call that waits for the rest of its request
 _RETRY_AFTER: Metadata = (("retry-after", "1"),)
 _UNPACK_IN_THREAD = 2**9  # bytes; what is smaller unpacks to half a megabyte at most
 
 
 class CallState:
-    """Under the half that runs the method."""
+    """The state of a call, without the method: the base class of `GrpcCall`, which runs it."""
 
     __slots__ = (
         "_base_bytes",
@@ -94,19 +94,19 @@ class CallState:
     # ---- its request
 
     def _limit_bytes(self) -> int:
-        """Of a message."""
+        """The size limit of one message."""
         limit_bytes = self._wire.limit_bytes
         return min(limit_bytes, OPEN_BYTES) if self.method.is_open else limit_bytes
 
     def _open_inbox(self) -> MessageInbox:
-        """What comes in parts is held, and counted: a plain request never comes here."""
+        """Hold and count a request that comes in parts; a plain request never comes here."""
         self._base_bytes += CALL_BYTES
         self._hold(0)
         self._inbox = MessageInbox(self._limit_bytes())
         return self._inbox
 
     async def _unpacked(self, message: GrpcMessage) -> bytes:
-        """And counted: a small message may be a large one, packed."""
+        """The message, unpacked and counted: a small packed one may become large."""
         data, limit = message.data, self._limit_bytes()
         if not message.is_compressed:
             return data
@@ -121,14 +121,15 @@ class CallState:
         return found
 
     def _give_back(self, kept_bytes: int = 0) -> None:
-        """In bulk: not for every frame a frame."""
+        """Let the peer send more, in bulk: one window update for many frames."""
         size = self._owed - kept_bytes
         if size >= WINDOW // 2 and not self.is_received:
             self._owed = kept_bytes
             self._wire.give_back(self, size)
 
     def _refuse_request(self, error: Exception) -> None:
-        """What came cannot be read. That is the client's mistake: it is not logged."""
+        """Refuse a request that cannot be read. That is the client's mistake, so it is not
+        logged."""
         self.is_refused = True
         match error:
             case TooLong():
@@ -148,13 +149,13 @@ class CallState:
     # ---- what is counted for it
 
     def _hold(self, size_bytes: int) -> None:
-        """So much is counted for it, until it is closed. Raises QueueFull."""
+        """Count `size_bytes` for this call until it is closed. Raises QueueFull."""
         held_bytes = 0 if self.is_closed else self._base_bytes + size_bytes
         self._wire.hold(held_bytes - self._held_bytes)
         self._held_bytes = held_bytes
 
     def _let_go(self) -> None:
-        """Of what came. A collection of garbage would be too late."""
+        """Free the received messages now: waiting for the garbage collector would be too late."""
         if self._inbox is not None:
             self._inbox.clear()
         self._base_bytes = 0
@@ -162,7 +163,7 @@ class CallState:
             self._hold(0)
 
     def hold_answer(self) -> None:
-        """What the peer does not take. Raises QueueFull."""
+        """Count the part of the answer that the peer has not taken. Raises QueueFull."""
         if self.is_over and self._inbox is not None:
             self._inbox.clear()
         self._hold(0 if self.outbox is None else len(self.outbox))
@@ -188,7 +189,7 @@ class CallState:
         self._wire.finish(self, block)
 
     def _stop_work(self) -> "asyncio.Task[None] | None":
-        """What is still cleaning up."""
+        """Cancel the method. Returns its task if that is still cleaning up."""
         work, self._work = self._work, None
         if isinstance(work, asyncio.Task):
             if work.done():
@@ -201,7 +202,7 @@ class CallState:
         return None
 
     def close(self) -> None:
-        """Its last byte is out, or never will be."""
+        """Close the call: its last byte was sent, or never will be."""
         if self.is_closed:
             return
         self.is_closed = self.is_over = True

@@ -1,8 +1,8 @@
-"""One HTTP/2 connection: what comes in, frame by frame.
+"""One HTTP/2 connection: handles received frames one by one.
 
 The hot path (a call's head and message in one read, its answer in one write) makes no task, no
-timer and no future. Whatever a peer does wrong ends its stream or its connection with the code of
-RFC 9113, and is not logged: it is not our mistake.
+timer and no future. Every mistake of a peer ends its stream or its connection with the code of RFC
+9113, and is not logged: it is not our mistake.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ class Connection(Lifetime):
         self.limit_bytes = limit_bytes
         self.peer = ""
         self.unpacking = owner.unpacking
-        self._preface = frames.PREFACE  # what of it has not come
+        self._preface = frames.PREFACE  # the part that has not been received
         self._buffer = owner.buffer
         self._reader = frames.FrameReader()
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)
         self._partial: _Partial | None = None
-        self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
+        self._unread: list[bytes] | None = None  # received while older data waits; None: none waits
         self._is_stopped = False  # the transport reads nothing
         self._owed = 0  # bytes received and not yet given back
 
@@ -120,7 +120,7 @@ class Connection(Lifetime):
         self._set_reading()
 
     def _handle(self, found: Iterator[Frame]) -> bool:
-        """Some frames. False: there may be more."""
+        """Handle some frames. False: there may be more."""
         most = AT_ONCE
         try:
             for kind, flags, stream_id, payload in found:
@@ -141,7 +141,7 @@ class Connection(Lifetime):
         return True
 
     def _go_on(self, found: Iterator[Frame]) -> None:
-        """More frames of a read; then what came meanwhile."""
+        """Handle more frames of one read, then the data received meanwhile."""
         self._heard_at = self.loop.time()
         if not self._is_over and not self._handle(found):
             self._wait_turn(found)
@@ -287,7 +287,7 @@ class Connection(Lifetime):
         return call
 
     def _refuse(self, call: GrpcCall, method: Method | None) -> None:
-        """There is no such call, for any client."""
+        """Refuse a call of a method that does not exist for any client."""
         self._charge(RESET_COSTS + self._heads.cost)
         call.is_refused = True
         if not call.head.is_grpc:
@@ -343,7 +343,7 @@ class Connection(Lifetime):
             self._transport.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """It will make no new calls; those that it made are answered."""
+        """The peer will make no new calls; those that it has made are answered."""
         if stream_id:
             raise _protocol_error("GOAWAY belongs to the connection, not to a stream")
         if len(payload) < 8:
@@ -376,7 +376,7 @@ class Connection(Lifetime):
         self._charge(calls // _CALLS_A_UNIT)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """To be ignored."""
+        """Ignore a frame of an unknown type."""
         self._charge()
 
     def _check_known(self, stream_id: int) -> None:

@@ -40,7 +40,7 @@ _RESERVED = 0x7FFFFFFF  # masks the bit that means nothing
 
 
 class Code(IntEnum):
-    """Why a stream or a connection ends."""
+    """The reason why a stream or a connection ends."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -181,7 +181,7 @@ def goaway(last_stream_id: int, code: Code, message: str = "") -> bytes:
 
 
 def headers(stream_id: int, block: bytes, *, is_last: bool) -> bytes:
-    """HEADERS, and CONTINUATION where the block is large."""
+    """A HEADERS frame, and CONTINUATION frames if the block is large."""
     parts = [block[at : at + MAX_FRAME] for at in range(0, len(block), MAX_FRAME)] or [b""]
     flags = END_STREAM if is_last else 0
     frames = []

@@ -37,7 +37,7 @@ _OF_HTTP_1 = frozenset(
 
 
 class CallHead(NamedTuple):
-    """What a call's first frame says."""
+    """The contents of a call's first frame."""
 
     path: str
     metadata: Metadata  # what is not the protocol's own
@@ -49,7 +49,7 @@ class CallHead(NamedTuple):
 
 
 class _Table(HeaderTable):
-    """Notes every change."""
+    """A header table that notes every change."""
 
     has_changed = False
 
@@ -124,7 +124,7 @@ class HeadReader:
         return found
 
     def decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """Every block must come by here, wanted or not: they share a table."""
+        """Decode a block. Every block must be decoded, wanted or not: they share a table."""
         self._table.has_changed = False
         try:
             fields: list[tuple[bytes, bytes]] = list(self._decoder.decode(block, raw=True))
@@ -206,7 +206,7 @@ def _broken(message: str) -> StreamFailed:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """Not indexed, with its name."""
+    """A header that is not indexed, with its name."""
     return b"\0" + _length(len(name)) + name + _length(len(value)) + value
 
 
@@ -249,7 +249,7 @@ def trailers_block(status: int, message: str, metadata: Iterable[tuple[str, Valu
 
 
 def only_trailers_block(block: bytes) -> bytes:
-    """For a call that is answered without a message: head and trailers in one."""
+    """The block for a call that is answered without a message: head and trailers in one."""
     return _STATUS_200 + _TYPE + block
 
 

@@ -11,11 +11,11 @@ class GrpcMessage(NamedTuple):
 
 
 class Broken(Exception):
-    """Not a message of gRPC."""
+    """The bytes are no gRPC message."""
 
 
 class TooLong(Exception):
-    """It says that it is larger than we read."""
+    """The message is announced as larger than the limit."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"Received message larger than max ({size_bytes} vs. {limit_bytes})")
@@ -26,12 +26,12 @@ def framed(data: bytes) -> bytes:
 
 
 def prefix_of(*parts: bytes) -> bytes:
-    """Of a message that is not packed."""
+    """The prefix of a message that is not compressed."""
     return b"\0" + sum(map(len, parts)).to_bytes(4, "big")
 
 
 class MessageInbox:
-    """What one stream has sent and its handler has not taken."""
+    """The messages of one stream that its handler has not taken yet."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -46,11 +46,12 @@ class MessageInbox:
         self._size()
 
     def clear(self) -> None:
-        """At once, whatever still refers to it."""
+        """Free the bytes now, even if this object is still referred to."""
         self._data = bytearray()
 
     def take(self) -> GrpcMessage | None:
-        """None: it has not come whole. Raises as `feed` does, for the next."""
+        """Take the next message; None: it is not complete. Raises as `feed` does, for the next
+        one."""
         size = self._size()
         if size is None or len(self._data) < PREFIX_BYTES + size:
             return None

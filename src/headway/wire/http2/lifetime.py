@@ -39,11 +39,11 @@ class Owner(Protocol):
         ...
 
     def budget_of(self, address: str) -> Budget:
-        """What all connections of that host share."""
+        """The budget that all connections of one host share."""
         ...
 
     def opened(self, connection: "Lifetime", address: str) -> bool:
-        """Whether there is room for it, from that host."""
+        """Whether there is room for one more connection from that host."""
         ...
 
     def closed(self, connection: "Lifetime") -> None: ...
@@ -54,7 +54,7 @@ class Owner(Protocol):
 
 
 class Lifetime(Sending):
-    """Between the sending half and the one that hears."""
+    """The middle layer of a connection: between the sending half and the receiving half."""
 
     def __init__(
         self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: Owner
@@ -66,9 +66,9 @@ class Lifetime(Sending):
         self._client = ""  # its address; until connected
         self._open_calls = 0  # those that need no key
         self._highest_id = 0
-        self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
+        self._only: int | None = frames.SETTINGS  # the only kind of frame allowed now
         self._is_last = False  # no call after those that have begun
-        self._is_over = False  # what still comes in is thrown away
+        self._is_over = False  # received data is thrown away
         self._heard_at = self._only_since = 0.0
         self._pinged_at = 0.0
         limits = (
@@ -133,7 +133,7 @@ class Lifetime(Sending):
             self._close_if_done()
 
     def _charge_reset(self, stream_id: int) -> None:
-        """Of a call that was begun for nothing, its head as well."""
+        """Charge for a reset; also for the head of a call that was already begun."""
         call = self._calls.get(stream_id)
         self._charge(RESET_COSTS + (0 if call is None else call.head_cost))
 
@@ -172,7 +172,7 @@ class Lifetime(Sending):
         self._transport.close()
 
     def _fail(self, code: Code, message: str) -> None:
-        """It cannot go on. Its calls are lost, as the peer knows."""
+        """End a connection that cannot go on. The peer learns that its calls are lost."""
         self._is_over = True
         self._end_calls()
         if self._transport.is_closing():
@@ -180,7 +180,7 @@ class Lifetime(Sending):
         self._transport.write(frames.goaway(self._highest_id, code, message))
         if self._transport.can_write_eof():
             # Closing on unread bytes makes the kernel reset the connection, and the peer would
-            # never see the reason: stay a while and throw away what comes.
+            # never see the reason: stay a while, and throw away received data.
             self._transport.write_eof()
             if self._timer is not None:
                 self._timer.cancel()
@@ -198,7 +198,8 @@ class Lifetime(Sending):
     # ---- the clock
 
     def _tick(self) -> None:
-        """Now and then: no call sets a timer of its own."""
+        """Check the time limits of the connection and its calls, so that no call sets a timer of
+        its own."""
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         now, config = self.loop.time(), self._config
         if (self.is_paused or self._is_over) and self._is_stuck(now, config.write_timeout_s):

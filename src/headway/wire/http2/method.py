@@ -1,4 +1,4 @@
-"""What a call has to do with: the method that it calls, and the connection that it came by."""
+"""The two things that a call knows: the method that it calls, and its connection."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,14 +16,14 @@ class Direct(Protocol):
     """The commonest kind of request, answered without a task."""
 
     def start(self, request: Any, call: "CallState") -> Pending | None:
-        """None: the request is not of that kind."""
+        """Start the method; None: the request is not of that kind."""
         ...
 
     def refusal_of(self, error: BaseException) -> CallRefusal: ...
 
 
 class Method(NamedTuple):
-    """As the service has it. It is called with a request, or all requests, and a context."""
+    """A method of the service. It is called with a request, or all requests, and a context."""
 
     run: Callable[[Any, Any], Any]
     parse: Callable[[bytes], Any]
@@ -35,14 +35,14 @@ class Method(NamedTuple):
 
 
 class Wire(Protocol):
-    """What a call needs of its connection."""
+    """The part of its connection that a call needs."""
 
     loop: asyncio.AbstractEventLoop
     peer: str
 
     @property
     def client(self) -> str:
-        """Its address, or its network."""
+        """The client's address, or its network."""
         ...
 
     limit_bytes: int  # of a message
@@ -55,7 +55,7 @@ class Wire(Protocol):
     def is_paused(self) -> bool: ...
 
     def send_answer(self, call: "CallState", body: bytes) -> None:
-        """Head, one message, trailers: the whole of a plain answer."""
+        """Send a plain answer as a whole: head, one message, trailers."""
         ...
 
     def send(self, call: "CallState", *parts: bytes) -> None: ...
@@ -63,19 +63,19 @@ class Wire(Protocol):
     def finish(self, call: "CallState", trailers: bytes) -> None: ...
 
     def give_back(self, call: "CallState", size_bytes: int) -> None:
-        """Open its window by this many bytes."""
+        """Open the call's window by this many bytes."""
         ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
-        """It has been cancelled, and may still be cleaning up."""
+        """The call's task has been cancelled, and may still be cleaning up."""
         ...
 
     def hold(self, more_bytes: int) -> None:
-        """So much more, or less, waits in memory. Raises QueueFull."""
+        """Count `more_bytes` as waiting in memory (or fewer, if negative). Raises QueueFull."""
         ...
 
     def earn(self, units: int) -> None:
-        """We have done something for the peer."""
+        """Credit work that was done for the peer."""
         ...
 
     def charge_refused(self) -> None:

@@ -1,5 +1,5 @@
-"""What waits to be sent on one stream, in the parts that it came in: a large answer is not copied
-whole, which would hold the event loop up for a millisecond a megabyte."""
+"""The parts that wait to be sent on one stream, not joined: copying a large answer would block the
+event loop for a millisecond per megabyte."""
 
 from collections import deque
 

@@ -20,7 +20,7 @@ _OK_END = frames.head(
 
 _AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
 UNREAD_CALLS = 64  # with unsent answers: we stop reading from such a peer …
-UNREAD_BYTES = 2**20  # … or with so many bytes unsent
+UNREAD_BYTES = 2**20  # … or with this many bytes unsent
 SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
@@ -40,24 +40,24 @@ class Sending(asyncio.BufferedProtocol):
         self._unsent_bytes = 0  # when we last looked
 
     def _forget(self, call: CallState) -> None:
-        """Its last byte is out."""
+        """Forget a call whose last byte was sent."""
         raise NotImplementedError
 
     def _drop(self, stream_id: int) -> None:
-        """No client wants its answer."""
+        """Drop a call whose answer the client does not want."""
         raise NotImplementedError
 
     def earn(self, units: int) -> None:
-        """We have done something for the peer."""
+        """Credit work that was done for the peer."""
         raise NotImplementedError
 
     def _set_reading(self) -> None:
-        """Hear the peer, or wait."""
+        """Resume reading from the peer, or pause it."""
         raise NotImplementedError
 
     @property
     def _held_bytes(self) -> int:
-        """Of all calls."""
+        """The bytes that all calls of this connection hold."""
         raise NotImplementedError
 
     # ---- the transport calls
@@ -169,7 +169,7 @@ class Sending(asyncio.BufferedProtocol):
                 self._set_reading()
 
     def _send_some(self, call: CallState) -> None:
-        """As much as the windows have room for, as long as the peer reads."""
+        """Send as much as the windows have room for, as long as the peer reads."""
         outbox = call.outbox
         assert outbox is not None
         while not self.is_paused:

@@ -55,8 +55,8 @@ class H2Server(Port[Lifetime]):
         )
 
     async def stop(self, grace_s: float | None) -> None:
-        """Accept nothing, finish what has begun, refuse the rest at the deadline. A second call
-        may shorten it."""
+        """Accept no more connections, finish running calls, refuse the remaining ones at the
+        deadline. A second call may shorten that."""
         await self._stop(Lifetime.finish_calls, grace_s or 0.0)
 
     # ---- the connections call

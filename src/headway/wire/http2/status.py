@@ -1,4 +1,4 @@
-"""How a call of gRPC ends."""
+"""The status codes of gRPC."""
 
 from enum import IntEnum
 from typing import NamedTuple

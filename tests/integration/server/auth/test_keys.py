@@ -414,7 +414,7 @@ def test_a_key_file_that_was_emptied_leaves_no_key_valid(tmp_path: Path) -> None
         assert status("old") == 200
         file.write_text("")
         server.process.send_signal(signal.SIGHUP)
-        server.log.wait_for("there is no key any more")
+        server.log.wait_for("no keys are left")
         assert status("old") == 401
         assert server.http.post("/v1/predict/upper", json="a").status_code == 401
         write_keys(file, {"new": {}}, keys)

@@ -324,7 +324,7 @@ async def two(text: str, more: str, *, words: headway.ModelHandle[str, str]) -> 
     ("name", "message"),
     [
         ("wrong", "calls models, so it must be `async def`"),
-        ("two", "a pipeline takes one value, and behind a `\\*` the models"),
+        ("two", "a pipeline takes one value and, after a `\\*`, the models"),
     ],
 )
 def test_a_pipeline_that_cannot_be_says_why(name: str, message: str, tmp_path: Path) -> None:

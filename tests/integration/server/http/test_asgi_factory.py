@@ -186,5 +186,5 @@ def test_a_wrong_setting_is_named_at_once(settings: dict[str, Any], message: str
 
 
 def test_what_is_no_model_is_refused_at_once() -> None:
-    with pytest.raises(headway.ConfigError, match=r"int: 3 is no model: neither a class"):
+    with pytest.raises(headway.ConfigError, match=r"int: 3 is not a model: neither a class"):
         headway.asgi(3)

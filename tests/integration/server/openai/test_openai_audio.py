@@ -234,9 +234,9 @@ def lying_wav() -> bytes:
     ("content", "part"),
     [
         (b"", "the audio file is empty"),
-        (b"hello, this is no audio at all", "no audio that can be read (wav, flac, ogg, mp3)"),
-        (b"RIFF\xff\xff\xff\xffWAVE", "no audio that can be read"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), "no audio that can be read"),
+        (b"hello, this is no audio at all", "not readable audio (wav, flac, ogg, mp3)"),
+        (b"RIFF\xff\xff\xff\xffWAVE", "not readable audio"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "not readable audio"),
         (file_of(numpy.zeros(0)), "no samples"),
         (file_of(numpy.full(1600, numpy.nan), subtype="FLOAT"), "not finite"),
         (file_of(numpy.zeros((10, 64))), "64 channels; at most 32"),

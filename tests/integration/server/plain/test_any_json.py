@@ -259,7 +259,7 @@ async def test_a_wrong_upload_is_told(stack: str) -> None:
             (
                 "sizes",
                 {"content": b"no", "headers": {"Content-Type": "image/png"}},
-                "it is no image of a kind that is read: JPEG, PNG, WEBP, GIF, BMP",
+                "it is not an image in a known format: JPEG, PNG, WEBP, GIF, BMP",
             ),
             ("sizes", {"content": b"\x89PNG"}, "Content-Type: image/png"),
             ("sizes", {"files": {"a": png(), "b": png()}}, "takes one Image; the form has 2 parts"),
@@ -469,7 +469,7 @@ async def test_a_route_of_another_server_that_is_not_served_names_what_is(stack:
             assert instead in error["message"]
         for path, instead in [("/generate", "/v1/completions"), ("/healthz", "/health")]:
             told = (await http.post(path, json="a")).json()["error"]
-            assert f"instead there is {instead}." in told
+            assert f"is not served here; use {instead}. " in told
 
 
 @pytest.mark.parametrize("path", ["/v1/predict/model", "/embed", "/predict"])

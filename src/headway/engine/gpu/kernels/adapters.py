@@ -25,9 +25,9 @@ class Groups(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """One layer's product, of the adapters in all slots."""
+    """The matrices of one layer's product, for the adapters in all slots."""
 
-    down: torch.Tensor  # slots × pieces · rank × inner; the slots may lie apart
+    down: torch.Tensor  # slots × pieces · rank × inner; there may be gaps between slots
     up: torch.Tensor  # slots × width × rank
     ends: tuple[int, ...]  # of the pieces, in columns: each has its own ranks
 
@@ -68,7 +68,7 @@ def _group(
 
 
 def group_rows(adapters: torch.Tensor, slots: int) -> Groups:
-    """By the slot that each row's adapter lies in; negative: it has none."""
+    """Group rows by the slot of each row's adapter; negative: it has none."""
     rows = adapters.shape[0]
     tile = 16 if rows <= 512 else 64
     most = min(rows, triton.cdiv(rows, tile) + slots)

@@ -94,7 +94,7 @@ def _join(parts, weights, out, DIM: tl.constexpr, SPLITS: tl.constexpr, SPLITS_B
 
 
 def splits_for(rows: int, heads: int, multiprocessors: int, longest: int, block: int = 64) -> int:
-    """Enough programs to fill the device a few times over; never more than there are blocks."""
+    """Enough programs to fill the device a few times over, but never more than there are blocks."""
     wanted = max(1, (3 * multiprocessors) // max(1, rows * heads))
     return max(1, min(wanted, 64, -(-longest // block)))
 

@@ -88,7 +88,8 @@ def multiply_few(
     dtype: torch.dtype,
     tiles: Tiles | None = None,
 ) -> torch.Tensor:
-    """Up to `FEW` rows: the time is that of reading the weight, so all of the GPU reads."""
+    """Multiply up to `FEW` rows. Reading the weight takes all the time, so all of the GPU reads
+    it."""
     rows, inner = x.shape
     width = weight.shape[0]
     rows_block = max(16, triton.next_power_of_2(rows))

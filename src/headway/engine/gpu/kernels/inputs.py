@@ -1,5 +1,5 @@
-"""From a step's few numbers to what the layers take, on the device: so the host need not know the
-token that the last step sampled, and a CUDA graph can hold it all."""
+"""Computes the layers' inputs on the device, from a few numbers of the step. So the host need not
+know the token that the last step sampled, and a CUDA graph can contain it all."""
 
 import torch
 import triton

@@ -69,7 +69,7 @@ def _attend_many(
     if (block < 0) | (block * TOKENS >= count):
         return
     length = tl.load(lengths + sequence)
-    before = length - count  # tokens whose keys and values were there already
+    before = length - count  # tokens with keys and values in the cache
     row, dim, place = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, BLOCK)
     asker = block * TOKENS + row // GROUP
     is_asked = (asker < count) & (row < TOKENS * GROUP)

@@ -64,7 +64,7 @@ def attention(
     lengths: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Of prompts and of single tokens alike: a sequence at a time."""
+    """Attention for prompts and single tokens alike, one sequence at a time."""
     page = keys.shape[2]
     out = torch.zeros_like(queries)
     for number, (start, stop) in enumerate(zip(starts.tolist(), starts.tolist()[1:], strict=False)):

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def _normed(first, second, norm, epsilon, DIM: tl.constexpr):
-    """Both halves of each head, over the root of their mean square."""
+    """Both halves of each head, divided by the root of their mean square."""
     half = tl.arange(0, DIM // 2)
     dtype = first.dtype
     a, b = first.to(tl.float32), second.to(tl.float32)

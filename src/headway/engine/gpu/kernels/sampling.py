@@ -2,7 +2,7 @@
 
 A token is the argmax of logit / temperature + Gumbel noise, which draws it with the probability
 that softmax gives it. The noise is a function of the sequence's seed, the position and the token:
-so a sequence gets the same text in whatever company.
+so a sequence gets the same text in any batch.
 """
 
 import torch

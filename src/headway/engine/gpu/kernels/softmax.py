@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def absorb(score, value, top, total, sums):
-    """One block more: scores in powers of two, the largest so far, their total, the values' sum."""
+    """Add one block: scores in powers of two, the largest so far, their total, the values' sum."""
     new_top = tl.maximum(top, tl.max(score, axis=1))
     share = tl.exp2(score - new_top[:, None])
     fade = tl.exp2(top - new_top)

@@ -27,7 +27,7 @@ from headway.errors import ConfigError
 
 
 class _Place(NamedTuple):
-    """Where one product's matrices lie in an adapter's memory."""
+    """The place of one product's matrices in an adapter's memory."""
 
     down: slice
     down_shape: tuple[int, int]
@@ -79,11 +79,11 @@ class DeviceAdapters:
         return self._spec.modules()
 
     def read(self, folder: Path) -> torch.Tensor:
-        """From any thread. Raises ConfigError."""
+        """Read an adapter's folder. May be called from any thread. Raises ConfigError."""
         return self.packed(read_adapter(folder, self.adaptable, max_rank=self._max_rank))
 
     def packed(self, weights: Weights) -> torch.Tensor:
-        """One adapter as it lies in a slot, in memory that the device reads by itself."""
+        """An adapter in the layout of a slot, in memory that the device reads directly."""
         flat = torch.zeros(self._size, dtype=self._dtype)
         for layer, places in zip(self._modules, self._places, strict=True):
             for product, place in places.items():
@@ -123,7 +123,7 @@ class DeviceAdapters:
         )
 
     def warm_up(self, most_rows: int) -> None:
-        """Compile what graphs do not: the kernels for steps with prompts, of up to so many rows."""
+        """Compile what no graph contains: the kernels for steps with prompts, up to `most_rows`."""
         for rows in {1 << power for power in range(4, most_rows.bit_length())} | {most_rows}:
             slots = torch.zeros(rows, dtype=torch.int32, device=self._memory.device)
             adapted = self.for_rows(slots)
@@ -136,13 +136,13 @@ class DeviceAdapters:
                 adapted.finish(0, product, adapted.start(0, product, x), out)
 
     def for_rows(self, slots: torch.Tensor) -> "AdaptedRows":
-        """Of sequences in these slots, one for each row."""
+        """The adapters for rows whose sequences are in these slots."""
         groups = group_rows(self._on_device[slots.long()], self._slots)
         return AdaptedRows(self._matrices, groups, self.tuning, self._beside)
 
 
 class AdaptedRows:
-    """What the adapters of one step's rows add to the layers' products."""
+    """Adds the products of the adapters of one step's rows to the layers' products."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class AdaptedRows:
         self._beside = beside
 
     def start(self, layer: int, product: str, x: torch.Tensor) -> torch.Tensor:
-        """Before the model's own product of x, which this runs beside."""
+        """Begin the adapters' part, which runs beside the model's own product of `x`."""
         matrices = self._matrices[layer][product]
         splits = self._tuning.splits if x.shape[0] <= 512 else 1
         parts = parts_for(x, matrices, splits)
@@ -170,7 +170,7 @@ class AdaptedRows:
         return parts
 
     def finish(self, layer: int, product: str, parts: torch.Tensor, out: torch.Tensor) -> None:
-        """After it: adds to `out`."""
+        """Add the adapters' part to `out`, after the model's own product."""
         if self._beside is not None and product in self._tuning.beside:
             torch.cuda.current_stream().wait_stream(self._beside)
         expand(parts, self._matrices[layer][product], self._groups, out, block=self._tuning.block)

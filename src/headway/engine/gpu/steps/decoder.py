@@ -24,7 +24,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q
 
 
 class Adapt(Protocol):
-    """What the rows' adapters add to a layer's product: begun before it, finished after it."""
+    """Adds the rows' adapters to a layer's product: begun before it, finished after it."""
 
     def start(self, layer: int, product: str, x: torch.Tensor) -> torch.Tensor: ...
 
@@ -61,7 +61,7 @@ class GpuDecoder:
         self._head = self._embedding if head is None else head
 
     def quantise(self) -> None:
-        """From now on the layers' weights are 8-bit floats. The head's stay."""
+        """Convert the layers' weights to 8-bit floats. The head's weights are not converted."""
         for number in range(self.shape.layers):
             for which in PROJECTIONS:  # one at a time: each frees what it was
                 layer = self._layers[number]

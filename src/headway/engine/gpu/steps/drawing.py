@@ -1,9 +1,9 @@
-"""Tokens that top-k, top-p or min-p cut from, drawn where the logits are: nothing waits for the
-host, which knows each row's parameters and chance before the step is computed.
+"""Samples tokens with top-k, top-p or min-p where the logits are: nothing waits for the host, which
+knows each row's parameters and random number before the step is computed.
 
-The same numbers as `engine/sampling.py` gives for a row: what is kept, in which order, and which
-token a seed draws. It sorts whole rows instead of looking at the likeliest first, because a device
-that finds out that more are needed would have to tell the host.
+The results equal those of `engine/sampling.py`: the tokens kept, their order, and the token for a
+seed. It sorts whole rows instead of only the likeliest tokens, because a device that needs more of
+them would have to ask the host.
 """
 
 from collections import deque

@@ -24,7 +24,7 @@ def batch_sizes(most: int) -> list[int]:
 
 
 class MixedGraphSizes:
-    """Of steps with prompts."""
+    """The sizes of the graphs for steps with prompts."""
 
     def __init__(self, step_tokens: int, max_sequences: int) -> None:
         sizes = [16, 32, 64, 96, *range(128, 1024, 64), *range(1024, MOST_TOKENS + 1, 128)]

@@ -21,11 +21,11 @@ class MixedSizes(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """After which a token may be sampled."""
+        """The rows after which a token may be sampled."""
         return self.decodes + self.prompts
 
     def widths(self) -> tuple[int, ...]:
-        """Of the parts, as `DeviceInputs` names them."""
+        """The widths of the parts, in the order of `DeviceInputs`."""
         tokens, decodes, prompts = self
         return (
             *(tokens, tokens, tokens, decodes),
@@ -44,7 +44,7 @@ def sizes_of(step: Step) -> MixedSizes:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInputs:
-    """All int32."""
+    """The inputs of a step on the device. All tensors are int32."""
 
     given: torch.Tensor  # ids; negative: the token that the slot sampled last
     slots: torch.Tensor  # of each token
@@ -77,7 +77,8 @@ class MixedInputs:
         self._entries: list[tuple[int, int, int]] = []  # blocks that join a table
 
     def write(self, host: torch.Tensor, sizes: MixedSizes) -> tuple[int, int]:
-        """How many numbers there are now, and how many entries of tables behind the parts."""
+        """Write the step's numbers. Returns their count, and that of the table entries after the
+        parts."""
         parts = DeviceInputs(*(each.numpy() for each in _parts(inputs_at(host, sizes))))
         self._write_decodes(parts)
         self._write_prompts(parts)

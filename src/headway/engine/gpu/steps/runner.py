@@ -84,7 +84,7 @@ class GpuRunner(Sequences):
         *,
         has_graphs: bool = True,
     ) -> None:
-        """Without graphs a step of decodes is launched kernel by kernel: for comparison."""
+        """`has_graphs`: False launches each kernel of a step by itself, for comparison."""
         super().__init__()
         shape, device = decoder.shape, decoder.device
         self.limits = limits
@@ -281,7 +281,7 @@ class GpuRunner(Sequences):
         return drawn, by_host
 
     def event(self) -> "torch.cuda.Event | None":
-        """Of what was handed over until now."""
+        """An event after all work launched so far; None without a GPU."""
         if not self._is_cuda:
             return None
         event = torch.cuda.Event(enable_timing=True)
@@ -331,7 +331,7 @@ class GpuRunner(Sequences):
     # ---- what a running step asks for
 
     def next_result(self, count: int) -> torch.Tensor:
-        """On the host, once the device has come so far."""
+        """The next result, copied to the host once the device has computed it."""
         self._results.rotate(-1)
         result = self._results[-1][:count]
         return result.copy_(self._tokens[:count], non_blocking=True)
@@ -353,13 +353,14 @@ def _is_simple(sampling: Sampling) -> bool:
 
 
 def _is_for_host(sampling: Sampling) -> bool:
-    """What was said, or more than a token, is needed: the next step waits for the host."""
+    """Whether the host samples, so that the next step waits for it: the sampling needs the tokens
+    so far, or the caller needs more than a token."""
     is_adjusted = sampling.has_penalties or sampling.logit_bias or sampling.grammar
     return bool(is_adjusted) or sampling.logprobs is not None
 
 
 def _signed(seed: int) -> int:
-    """Of 64 bits, as the device's integers are."""
+    """The seed as a signed 64-bit integer, which is what the device has."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

@@ -38,7 +38,8 @@ def _powers(least: int, most: int) -> list[int]:
 
 
 def _step(limits: Limits, number: int, decodes: int, tokens: int) -> Step:
-    """All of its sequences write to the same blocks: what is computed is for nobody."""
+    """A step for warming up. All of its sequences write to the same blocks: the results are not
+    used."""
     longest = min(limits.max_context, limits.blocks * limits.block_size)
     prompts = []
     for slot in range(decodes, limits.max_sequences):

@@ -61,7 +61,7 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
         if not folder.is_dir():  # else another process was first
             raise
     except Exception as error:  # a file may hold anything
-        raise ConfigError(f"{file} is no GGUF file that can be read: {error}") from error
+        raise ConfigError(f"{file} is not a readable GGUF file: {error}") from error
     return folder
 
 
@@ -71,7 +71,7 @@ def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
         reader = gguf.GGUFReader(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except (OSError, ValueError, KeyError, IndexError) as error:
-        raise ConfigError(f"{file} is no GGUF file that can be read: {error}") from error
+        raise ConfigError(f"{file} is not a readable GGUF file: {error}") from error
     metadata = Metadata(fields, file)
     factors = next((each.data for each in reader.tensors if each.name == ROPE_FACTORS), None)
     # The architecture first: a file of another kind is refused as what it is.

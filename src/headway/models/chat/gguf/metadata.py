@@ -36,7 +36,7 @@ _BEGINNINGS_WITHOUT_EFFECT = (
 
 
 class Metadata:
-    """Its keys by their last part: `architecture` stands before those of the model itself."""
+    """The keys by their last part: those of the model itself are prefixed by `architecture`."""
 
     def __init__(self, fields: dict[str, Any], file: Path) -> None:
         self._fields = fields

@@ -1,4 +1,4 @@
-"""What a GGUF file says of the model: its configuration as transformers has it."""
+"""The configuration in a GGUF file, in transformers' format."""
 
 import math
 from typing import Any

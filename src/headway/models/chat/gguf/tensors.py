@@ -102,7 +102,7 @@ def _dtype(kinds: set[str]) -> str:
 
 
 def _has_biases(found: Mapping[str, Any], names: Sequence[str], metadata: Metadata) -> bool:
-    """All or none."""
+    """Whether these projections have biases: all of them, or none."""
     biases = [f"blk.0.{name}.bias" in found for name in names]
     if any(biases) and not all(biases):
         named = ", ".join(f"{name}.bias" for name, has in zip(names, biases, strict=True) if has)
@@ -156,7 +156,7 @@ def _dequantised(each: Converted) -> Iterator[np.ndarray]:
 
 
 def write(tensors: Sequence[Converted], file: Path) -> None:
-    """As safetensors has it: a description, then one tensor after the other."""
+    """Write the safetensors format: a description, then one tensor after the other."""
     described: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     place = 0
     for each in tensors:

@@ -8,7 +8,7 @@ from typing import Any
 from headway.models.chat.gguf.metadata import Metadata
 from headway.models.chat.gguf.splitting import SPLITTINGS, Splitting
 
-# Tokens that end an answer whatever the file says of them, as llama.cpp has it.
+# Tokens that end an answer even if the file does not say so, as in llama.cpp.
 _ENDS = frozenset(
     [
         *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),
@@ -62,19 +62,19 @@ class GgufVocabulary:
     def _list(self, key: str) -> list[Any]:
         found = self._metadata.need(f"tokenizer.ggml.{key}")
         if not isinstance(found, list) or (key != "tokens" and len(found) < len(self.tokens)):
-            raise self._metadata.refusal(f"tokenizer.ggml.{key} is no list of one for each token")
+            raise self._metadata.refusal(f"tokenizer.ggml.{key} has not one entry for each token")
         return found
 
     def _id(self, name: str, default: int | None = None) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"
         found = self._metadata.get(key, default)
         if found is not None and not (isinstance(found, int) and 0 <= found < len(self.tokens)):
-            raise self._metadata.refusal(f"{key} = {found!r} is none of {len(self.tokens)} tokens")
+            raise self._metadata.refusal(f"{key} = {found!r}, of {len(self.tokens)} tokens")
         return found
 
     def _end_ids(self) -> set[int]:
-        said = {self.named.get("eos_token"), self._id("eot"), self._id("eom")}
-        found = {id_ for id_ in said if id_ is not None}
+        declared = {self.named.get("eos_token"), self._id("eot"), self._id("eom")}
+        found = {id_ for id_ in declared if id_ is not None}
         found |= {self.ids[token] for token in _ENDS & self.ids.keys()}
         if not found:
             raise self._metadata.refusal("its metadata has no 'tokenizer.ggml.eos_token_id'")
@@ -101,7 +101,8 @@ class GgufVocabulary:
                 tokenizer.add_tokens([AddedToken(token, normalized=False)])
 
     def frame(self, tokenizer: Any, *, begins: bool) -> None:
-        """What stands before and after each text. `begins`: unless the file says."""
+        """Add the tokens before and after each text. `begins`: the default, if the file does not
+        say."""
         from tokenizers.processors import TemplateProcessing
 
         begins = self._metadata.get("tokenizer.ggml.add_bos_token", begins)
@@ -109,7 +110,7 @@ class GgufVocabulary:
         names = [name for name, is_used in (("bos_token", begins), ("eos_token", ends)) if is_used]
         for name in names:
             if name not in self.named:
-                raise self._metadata.refusal(f"tokenizer.ggml.add_{name}, and there is none")
+                raise self._metadata.refusal(f"tokenizer.ggml.add_{name} without a {name}")
         if names:
             spelled = {name: self.tokens[self.named[name]] for name in names}
             parts = [spelled.get("bos_token"), "$A", spelled.get("eos_token")]
@@ -176,7 +177,7 @@ class _Pieces:
         metadata = self._metadata = vocabulary.metadata
         self._scores: Sequence[float] = metadata.need("tokenizer.ggml.scores")
         if len(self._scores) != len(vocabulary.tokens):
-            raise metadata.refusal("tokenizer.ggml.scores is no list of one for each token")
+            raise metadata.refusal("tokenizer.ggml.scores has not one entry for each token")
         metadata.only("tokenizer.ggml.remove_extra_whitespaces", False)
         metadata.only("tokenizer.ggml.pre", "default")
         self._has_prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)

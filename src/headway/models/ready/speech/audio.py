@@ -38,25 +38,25 @@ def read_audio(content: bytes, *, max_s: float) -> Samples:
     if not content:
         raise InvalidInput("the audio file is empty")
     if not _is_known(content):
-        raise InvalidInput(f"this is no audio that can be read ({KINDS})")
+        raise InvalidInput(f"this is not readable audio ({KINDS})")
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             _check_kind(file)
             blocks = _mono_blocks(file, max_s)
             samples = numpy.concatenate(list(_resampled(soxr, blocks, file.samplerate)))
     except soundfile.LibsndfileError as error:
-        raise InvalidInput(f"this is no audio that can be read ({KINDS}): {error}") from error
+        raise InvalidInput(f"this is not readable audio ({KINDS}): {error}") from error
     return check_samples(samples, max_s=max_s)
 
 
 def _is_known(content: bytes) -> bool:
-    """Of all that the library reads, only these: each more is one more parser for strangers."""
+    """The library reads more formats; each would be one more parser that strangers can attack."""
     is_mpeg = content[0] == 0xFF and len(content) > 1 and content[1] & 0xE0 == 0xE0
     return is_mpeg or content.startswith((b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3"))
 
 
 def resample(samples: Samples, rate: int) -> Samples:
-    """From any rate to ours."""
+    """Convert samples from any rate to ours."""
     if not _RATES[0] <= rate <= _RATES[1]:
         raise InvalidInput(f"a sample rate of {rate} Hz; from {_RATES[0]} to {_RATES[1]} is taken")
     if rate == RATE:
@@ -114,7 +114,7 @@ def _check_kind(file: Any) -> None:
 
 
 def _mono_blocks(file: Any, max_s: float) -> Iterator[Samples]:
-    """As long as it is not too much, whatever the file's head says."""
+    """Blocks of samples, up to a limit: the length in the file's header is not trusted."""
     left_frames, left_numbers = max_s * file.samplerate, max_s * _UNPACKED_RATE
     # Not `file.blocks`: that believes the head, and repeats its buffer where a file was cut off.
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):

@@ -31,7 +31,7 @@ _SILENCE = 1e-4  # of full scale: what is never louder than this is nobody's spe
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """What is batched: the samples, and the parts that are heard one by one."""
+    """An item of a batch: the samples, and the parts that are transcribed one by one."""
 
     samples: Samples
     cuts: list[Cut]
@@ -46,14 +46,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What crosses from the worker."""
+    """The texts as they come from the worker."""
 
     segments: list[Segment]
     duration_s: float
 
 
 class Transcript(str):
-    """The text, and when which part of it was said."""
+    """The text, and the times of its parts."""
 
     duration_s: float
     language: str  # empty: not known
@@ -146,7 +146,7 @@ class SpeechModel(Model[Clip, Heard]):
 
 
 def _texts(parts: list[Samples], hear: Hear) -> list[str]:
-    """One for each; silence has none, and costs nothing."""
+    """The text of each part. Silence has none, and costs nothing."""
     loud = [index for index, part in enumerate(parts) if numpy.abs(part).max() > _SILENCE]
     texts = [""] * len(parts)
     if loud:

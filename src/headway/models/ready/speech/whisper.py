@@ -1,7 +1,7 @@
 """Speech recognition with folders of Whisper's family, as transformers saves them.
 
 Weights are read from safetensors only, code in the folder is never run, and nothing is downloaded.
-Whisper hears windows of 30 seconds, whatever is in them: so every part costs the encoder the same,
+Whisper hears windows of 30 seconds, even if they are silent: every part costs its encoder the same,
 and a batch needs no masks.
 """
 
@@ -93,9 +93,9 @@ class Whisper(SpeechModel):
 
 
 def _languages_in(path: Path) -> tuple[str, ...]:
-    """Those that the folder names; none: it does not say."""
-    said = read_optional_json(path / "generation_config.json")
-    if said.get("is_multilingual") is False:
+    """The languages that the folder names; empty: it names none."""
+    settings = read_optional_json(path / "generation_config.json")
+    if settings.get("is_multilingual") is False:
         return ("en",)
-    tokens = said.get("lang_to_id") or {}
+    tokens = settings.get("lang_to_id") or {}
     return tuple(token.strip("<|>") for token in tokens)

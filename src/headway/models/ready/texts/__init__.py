@@ -1,1 +1,1 @@
-"""What models of texts have in common: tokens, networks, pooling, folders, proofs."""
+"""The common part of text models: tokens, networks, pooling, folders, proofs."""

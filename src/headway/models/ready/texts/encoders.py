@@ -64,11 +64,11 @@ def _filled(array: Array, full: int, value: int) -> Array:
 class Encoder(Protocol):
     """Weights in a folder, and what runs them."""
 
-    packs: bool  # it computes no padding: a batch costs what its tokens come to
+    packs: bool  # computes no padding: a batch costs as much as its tokens
 
     @property
     def device(self) -> str:
-        """Where it runs, or is going to; empty: that is known once it is loaded."""
+        """The device that it runs on, or will; empty: that is known only once it is loaded."""
         ...
 
     def find(self) -> Path:
@@ -76,13 +76,13 @@ class Encoder(Protocol):
         ...
 
     def load(self, texts: ProofTexts | None = None) -> None:
-        """With texts, it proves itself first. Raises ConfigError."""
+        """Load the network; if `texts` are given, prove it first. Raises ConfigError."""
         ...
 
     def files(self) -> list[Path]: ...
 
     def run(self, batch: EncodedBatch, head: Head) -> Array:
-        """One row of float32 for each text."""
+        """A row of float32 for each text."""
         ...
 
 
@@ -164,7 +164,7 @@ class OnnxEncoder:
         return given
 
     def _known_output(self, names: Sequence[str]) -> str:
-        """Of several outputs, that one which is known."""
+        """The output that is used: the only one, or the only known one among several."""
         known = [name for name in names if name in _OUTPUTS] if len(names) > 1 else names
         if len(known) != 1:
             raise ConfigError(f"{self._file()} gives {names}; one of {_OUTPUTS} is expected")
@@ -189,7 +189,7 @@ class TorchEncoder:
         packs: bool = False,
     ) -> None:
         if dtype not in ("", "float32", *packed.SHORT_DTYPES):
-            raise ConfigError(f"{dtype!r} is none of float32, bfloat16, float16", field="dtype")
+            raise ConfigError(f"{dtype!r} is not one of float32, bfloat16, float16", field="dtype")
         self.packs = packs
         self._device = device
         self._dtype = dtype or "float32"
@@ -244,7 +244,7 @@ class TorchEncoder:
         )
 
     def _prove(self, texts: ProofTexts) -> proof.Together:
-        """In float32 first, where what is wrong is not taken for rounding."""
+        """Prove it in float32 first, where a mistake cannot be taken for rounding."""
         exact: Sequence[Array] | None = None
         found: proof.Together = "any"
         for dtype in dict.fromkeys(("float32", self._dtype)):
@@ -290,7 +290,7 @@ class TorchEncoder:
         return self._forward(batch)
 
     def _forward(self, batch: EncodedBatch) -> Any:
-        """As the library does it."""
+        """Run the network as the library does."""
         torch = self._torch
         ids, mask, types = (torch.as_tensor(each, device=self._device) for each in batch)
         more = {"attention_mask": mask, "token_type_ids": types if self._has_types else None}

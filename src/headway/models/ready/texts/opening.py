@@ -70,7 +70,7 @@ def _check_tensors(path: Path, model: Any, loaded: Any, *, has_head: bool) -> No
 
 
 def _is_pooler(name: str) -> bool:
-    """It makes one vector of the first token's state, and nobody takes that."""
+    """Whether it is the pooler: its vector of the first token's state is not used."""
     return "pooler" in name.split(".")
 
 
@@ -103,7 +103,7 @@ def takes_types(path: Path) -> bool:
     file = path / "tokenizer_config.json"
     names = read_optional_json(file).get("model_input_names")
     if not isinstance(names, list | type(None)):
-        raise ConfigError(f"{file}: model_input_names = {names!r} is no list")
+        raise ConfigError(f"{file}: model_input_names = {names!r} is not a list")
     return names is None or "token_type_ids" in names
 
 
@@ -138,7 +138,7 @@ def check_tokenizer(path: Path) -> None:
 
 
 def _added(tokenizer: Any) -> set[tuple[object, ...]]:
-    """The tokens that a text may spell, each with how it is looked for."""
+    """The tokens that a text may contain as such, each with the way to find it."""
     return {
         (each.content, number, each.single_word, each.lstrip, each.rstrip, each.normalized)
         for number, each in tokenizer.get_added_tokens_decoder().items()

@@ -27,7 +27,7 @@ _FIRST_POSITIONS: dict[str, int | None] = {
 
 
 class Ends(NamedTuple):
-    """Where the texts of a batch lie."""
+    """Where the texts of a batch begin and end."""
 
     starts: Any  # int32, on the device: of each text, and the end of the last
     bounds: list[int]  # the same, here
@@ -74,7 +74,7 @@ def _ends(torch: Any, lengths: Array, device: Any) -> Ends:
 
 
 def _positions(config: Any, ids: Array) -> Array:
-    """Of each token. A text may spell the padding's own token, which some networks do not count."""
+    """Each token's position. A text may contain the padding token, which some networks skip."""
     first = _FIRST_POSITIONS[config.model_type]
     if first is not None:
         return numpy.broadcast_to(numpy.arange(first, first + ids.shape[1]), ids.shape)
@@ -113,8 +113,8 @@ def _attend(
 def _in_float32(
     torch: Any, query: Any, key: Any, value: Any, ends: Ends, scaling: float | None
 ) -> Any:
-    """By the kernel that torch's own attention takes for padded texts of this type. It can be told
-    where texts end, but by this name only."""
+    """Attention by the kernel that torch itself uses for padded texts of this type. Only under this
+    name can the kernel be given the texts' ends."""
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     bounds = (ends.starts, ends.starts, ends.longest, ends.longest)
     return torch.ops.aten._efficient_attention_forward(

@@ -1,6 +1,5 @@
-"""What becomes of the states of a text's tokens: pooled to one row where the network runs, then
-carried through what sentence-transformers lists behind that: Dense, LayerNorm, Normalize.
-"""
+"""Turns the states of a text's tokens into a vector: pools them where the network runs, then
+applies sentence-transformers' further steps: Dense, LayerNorm, Normalize."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +48,7 @@ def _mean_by_root(states: Any, mask: Any) -> Any:
 
 
 def _mean_by_place(states: Any, places: Any) -> Any:
-    """Later tokens count more. Places beyond 256 are too fine for half precision."""
+    """A mean in which later tokens count more. Half precision is too coarse beyond 256 tokens."""
     states = states.astype("float32") if isinstance(states, numpy.ndarray) else states.float()
     return mean_of(states, places)
 
@@ -201,7 +200,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def activation_named(name: str, where: str) -> Callable[[Array], Array]:
-    """By torch's name for its class, such as torch.nn.modules.activation.Tanh."""
+    """The activation with this torch class name, such as torch.nn.modules.activation.Tanh."""
     found = ACTIVATIONS.get(name.rpartition(".")[2]) if name.startswith("torch.nn.") else None
     if found is None:
         raise ConfigError(f"{where}: the activation {name} is not one of {sorted(ACTIVATIONS)}")

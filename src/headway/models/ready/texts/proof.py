@@ -99,10 +99,10 @@ def bounds_of(alone: Sequence[Array], in_float32: Sequence[Array]) -> list[float
 
 
 def tell(together: Together, where: Path) -> Together:
-    """At every start."""
+    """Log at every start whether a text's answer changes with the batch."""
     if together != "any":
         _log.warning(
-            "%s: what it gives for a text changes with the batch. It is served %s at a time",
+            "%s: its result for a text changes with the batch, so it is served %s at a time",
             where,
             together,
         )
@@ -113,7 +113,7 @@ def tell(together: Together, where: Path) -> Together:
 
 
 def note_of(files: Iterable[Path], *parts: object) -> ProofNote:
-    """Of one network."""
+    """The note that says which network, code and `parts` a proof holds for."""
     code = ("encoders", "opening", "packed", "proof")
     return ProofNote([*files, *(Path(__file__).with_name(f"{name}.py") for name in code)], *parts)
 

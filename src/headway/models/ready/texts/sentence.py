@@ -53,7 +53,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 @dataclass(frozen=True, slots=True)
 class SentenceFolder:
-    """What the folder says beside its network."""
+    """The settings in a folder, beside its network."""
 
     network: Path  # where that is
     pooling: Pooling | None  # None: there is none
@@ -100,7 +100,7 @@ def read_sentences(path: Path) -> SentenceFolder:
 
 
 def width_through(steps: Sequence[Step], width: int, path: Path) -> int:
-    """Of a vector, behind them all. Raises ConfigError where two do not fit."""
+    """The width of a vector after all steps. Raises ConfigError where two steps do not fit."""
     for step in steps:
         if isinstance(step, Truncate):
             width = min(width, step.width)
@@ -114,28 +114,28 @@ def width_through(steps: Sequence[Step], width: int, path: Path) -> int:
 
 
 class _Fields:
-    """Those of one file. Each is taken once; what is left in the end is refused by its name."""
+    """The fields of one file. Each is taken once; `end` refuses those that are left."""
 
     def __init__(self, file: Path, found: Mapping[str, Any] | None = None) -> None:
         self.file = file
         self._left = dict(read_optional_json(file) if found is None else found)
 
     def take(self, name: str, default: Any = None, *, kind: type = object) -> Any:
-        """Of that kind, or absent, or null."""
+        """The value, which must be of this kind; `default` if it is absent, and None for null."""
         value = self._left.pop(name, default)
         if value is not None and (not isinstance(value, kind) or (kind is int and value is True)):
             raise ConfigError(f"{self.file}: {name} = {json.dumps(value)} is not served")
         return value
 
     def count(self, name: str) -> int | None:
-        """At least 1, or absent, or null."""
+        """A number of at least 1; None if it is absent or null."""
         value: int | None = self.take(name, kind=int)
         if value is not None and value < 1:
             raise ConfigError(f"{self.file}: {name} = {value} is not served")
         return value
 
     def texts(self, name: str) -> dict[str, str]:
-        """By name; null is no text."""
+        """Texts by name; a null becomes an empty text."""
         found = {each: text or "" for each, text in (self.take(name, kind=dict) or {}).items()}
         for each, text in found.items():
             if not isinstance(text, str):
@@ -143,7 +143,7 @@ class _Fields:
         return found
 
     def expect(self, name: str, *allowed: Any) -> None:
-        """Only these are served; an absent one is."""
+        """Refuse values other than `allowed`; an absent or null one is fine."""
         value = self._left.pop(name, None)
         if value is not None and value not in allowed:
             raise ConfigError(f"{self.file}: {name} = {json.dumps(value)} is not served")
@@ -173,7 +173,7 @@ def _default_prompt(path: Path, overall: Mapping[str, Any], prompts: Mapping[str
     name = overall.get("default_prompt_name")
     if name is not None and name not in prompts:
         file = path / "config_sentence_transformers.json"
-        raise ConfigError(f"{file}: default_prompt_name {name!r} is none of its prompts")
+        raise ConfigError(f"{file}: default_prompt_name {name!r} is not one of its prompts")
     return prompts.get(name, "") if name else ""
 
 
@@ -186,7 +186,7 @@ def _similarity(path: Path, overall: Mapping[str, Any]) -> str:
 
 
 def _lengths(network: Path) -> dict[str, Any]:
-    """Of the first of these files that there is, as sentence-transformers looks for them."""
+    """The lengths from the first of these files that exists, in sentence-transformers' order."""
     files = [network / name for name in _LENGTHS]
     fields = _Fields(next((file for file in files if file.is_file()), files[0]))
     found = {
@@ -242,7 +242,7 @@ def _module(path: Path, entry: Mapping[str, Any]) -> _Module:
     fields.expect("kwargs", [], {})
     fields.end("idx", "name")
     if not kind.startswith("sentence_transformers."):
-        raise ConfigError(f"{fields.file}: {kind} is code of its own, which is never run")
+        raise ConfigError(f"{fields.file}: {kind} is custom code, which is never run")
     folder = path / place
     if not folder.resolve().is_relative_to(path.resolve()):
         raise ConfigError(f"{fields.file}: {place} is outside of the folder")
@@ -256,7 +256,7 @@ class _Pooled(NamedTuple):
 
 
 def _behind(modules: Sequence[_Module]) -> tuple[_Pooled, list[Step]]:
-    """What follows the network: pooling, then steps over whole vectors."""
+    """The steps after the network: pooling, then steps over whole vectors."""
     pooled, steps = _Pooled(None), list[Step]()
     for index, module in enumerate(modules):
         if index == 0 and module.kind == "Pooling":
@@ -281,11 +281,11 @@ def _pooling(folder: Path) -> _Pooled:
     older_width = fields.count("word_embedding_dimension")
     width = fields.count("embedding_dimension") or older_width
     older = tuple(mode for name, mode in _OLDER_MODES.items() if fields.take(name))
-    said = fields.take("pooling_mode") or older or ("mean",)
-    modes = tuple(said) if isinstance(said, list | tuple) else (said,)
+    found = fields.take("pooling_mode") or older or ("mean",)
+    modes = tuple(found) if isinstance(found, list | tuple) else (found,)
     for mode in modes:
         if not isinstance(mode, str) or mode not in POOLINGS:
-            raise ConfigError(f"{fields.file}: pooling_mode {mode!r} is none of {list(POOLINGS)}")
+            raise ConfigError(f"{fields.file}: pooling_mode {mode!r} is not in {list(POOLINGS)}")
     includes_prompt = bool(fields.take("include_prompt", True))
     fields.end()
     return _Pooled(Pooling(modes), includes_prompt, width)
@@ -322,7 +322,7 @@ def _check_normalize(folder: Path) -> None:
 
 
 def _tensors(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Exactly these, as float32."""
+    """Exactly these tensors, as float32."""
     file = folder / "model.safetensors"
     if not file.is_file():
         raise ConfigError(f"{file}: there is no such file; pickled weights (*.bin) are not read")

@@ -1,7 +1,6 @@
-"""What models of texts have in common: a text becomes tokens before it is queued, its size is their
-number, and a batch is padded to its longest. Which weights run, and what is made of what they give,
-is for the tasks to say.
-"""
+"""The common part of text models: a text becomes tokens before it is queued, its size is their
+number, and a batch is padded to its longest. The tasks decide which weights run, and what becomes
+of the result."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofText
 from headway.models.ready.texts.proof import LENGTHS
 from headway.models.sources.tokenizer import read_tokenizer
 
-# No language needs so many: what is longer is refused before a second is spent on its tokens.
+# No language needs more: a longer text is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
 _SAMPLE_TOKENS = (5, 32, 128, 256)  # from a search query to a long paragraph
 
@@ -40,8 +39,8 @@ class TextModel(Model[Any, Any]):
         lowers_case: bool = False,
         proof_tokens: int = 0,
     ) -> None:
-        """`prompt` goes before every text. `proof_tokens`: the network proves itself when it is
-        loaded, on texts of up to so many; 0: it is known."""
+        """`prompt` goes before every text. `proof_tokens`: how long the texts are on which loading
+        proves that a batch changes no answer; 0: the kind of network is known to be safe."""
         self._encoder = encoder
         self.packed = encoder.packs
         self._max_tokens = max_tokens
@@ -74,7 +73,7 @@ class TextModel(Model[Any, Any]):
         self._check_width()
 
     def _proof_texts(self) -> ProofTexts:
-        """Of seeded tokens, framed as texts are."""
+        """Texts made of random tokens from a fixed seed, framed as real texts are."""
         rng = numpy.random.default_rng(20261118)
         frame = len(self._first) + len(self._last)
         lengths = {frame + 1, *LENGTHS, self._proof_tokens}
@@ -83,7 +82,7 @@ class TextModel(Model[Any, Any]):
         for length in sorted([*known, known[len(known) // 2]]):  # two are of one length
             own = rng.integers(0, self._vocabulary, length - frame).tolist()
             if len(own) > 1:
-                own[len(own) // 2] = self._pad_id  # which a text may spell
+                own[len(own) // 2] = self._pad_id  # a text may contain it
             texts.append(self._batch([[*self._first, *own, *self._last]]))
         return ProofTexts(texts, self._pad_id, self._vocabulary)
 
@@ -92,11 +91,11 @@ class TextModel(Model[Any, Any]):
 
     @property
     def device(self) -> str:
-        """Where it runs; empty: that is known once it is loaded."""
+        """The device that it runs on; empty: that is known only once it is loaded."""
         return self._encoder.device
 
     def files(self) -> list[Path]:
-        """What it is made of: a warm-up table counts as long as these are the same."""
+        """The model's files: a warm-up table holds as long as these are the same."""
         return self._encoder.files()
 
     def samples(self) -> list[Any]:
@@ -127,7 +126,7 @@ class TextModel(Model[Any, Any]):
         }
 
     def _check_ids(self, ids: Any) -> None:
-        """Those of another tokenizer would mean another text. Raises InvalidInput."""
+        """Refuse ids of another tokenizer, which would mean another text. Raises InvalidInput."""
         if self._prompt:
             raise InvalidInput(
                 f"input 'text': this model puts {self._prompt!r} before every text, which token "
@@ -145,7 +144,8 @@ class TextModel(Model[Any, Any]):
             )
 
     def prepare_many(self, raws: list[Any]) -> Sequence[Any]:
-        """All at once, on every core. Raises where one is odd: they are then looked at singly."""
+        """Prepare all texts at once, on every core. Raises if one is unusual: then each is prepared
+        alone."""
         most = self._max_tokens * _CHARACTERS_PER_TOKEN
         if not all(type(raw) is str and 0 < len(raw) <= most for raw in raws):
             raise InvalidInput("not all are texts of a sane length")
@@ -188,7 +188,7 @@ class TextModel(Model[Any, Any]):
         return self._truncate if truncate is None else truncate
 
     def _plain_tokens(self, text: str) -> Any:
-        """Of the text alone, without special ones, as far as the model reads."""
+        """The tokens of the text alone, without special ones, as far as the model reads."""
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _too_long(self, name: str, tokens: int, limit: int | None = None) -> InputTooLarge:
@@ -217,7 +217,7 @@ class TextModel(Model[Any, Any]):
 
 
 class _Types(NamedTuple):
-    """Of the tokens of a text by itself, where they are not all 0."""
+    """The token types of a single text, where they are not all 0."""
 
     first: list[int]
     own: int
@@ -229,7 +229,7 @@ class _Types(NamedTuple):
 
 
 def _cut_side(folder: Path) -> str:
-    """Of a text that is too long."""
+    """The side on which a text that is too long is cut."""
     file = folder / "tokenizer_config.json"
     side = read_optional_json(file).get("truncation_side")
     if side not in (None, "left", "right"):
@@ -246,7 +246,7 @@ def _types(tokenizer: Any) -> _Types | None:
 
 
 def _lower_case(tokenizer: Any) -> None:
-    """Before all else, as sentence-transformers has it."""
+    """Make the tokenizer convert to lower case first, as sentence-transformers does."""
     from tokenizers import normalizers
 
     own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
@@ -264,12 +264,12 @@ def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _tokens(ids: Sequence[int]) -> "numpy.ndarray[Any, Any]":
-    """As an array: it is laid out, and sent to a worker's process, in one go."""
+    """The ids as an array, which is padded, and sent to a worker process, in one go."""
     return numpy.array(ids, numpy.int32)
 
 
 def words(count: int) -> str:
-    """A text of about so many tokens."""
+    """A text of about `count` tokens."""
     return " ".join(["hello"] * max(1, count))
 
 

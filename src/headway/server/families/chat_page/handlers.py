@@ -13,7 +13,7 @@ _POLICY = (
 
 
 class ChatPage:
-    """Its routes and their handlers."""
+    """The routes and their handlers."""
 
     def __init__(self) -> None:
         self._page = resources.files(__package__).joinpath("page.html").read_bytes()

@@ -58,11 +58,11 @@ _ANYTHING = Takes(
     null_is_absence=False,
     others=("application/octet-stream",),
 )
-_ANSWER = Gives(Any, ("image/png",))  # whatever the model's task gives
+_ANSWER = Gives(Any, ("image/png",))  # its type depends on the model's task
 
 
 class HuggingFace:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference, plain: Plain) -> None:
         self._inference = inference
@@ -74,7 +74,7 @@ class HuggingFace:
             Route(
                 *("POST", "/models/{model}/pipeline/{task}", self.pipeline, Access.INFER),
                 tag="huggingface",
-                summary="One task of a model",
+                summary="A file, or `inputs`, through the task of a model",
                 takes=_ANYTHING,
                 gives=_ANSWER,
             )
@@ -95,13 +95,14 @@ class HuggingFace:
         ]
 
     def _rows_under(self, under: str) -> list[Route]:
+        what = "the model" if under else "the server"
         tag: Any = {"tag": "huggingface"}
         health = Route("GET", f"{under}/health", self.health, Access.OPEN, **tag)
         info = Route("GET", f"{under}/info", self.info, Access.READ, **tag)
         ask = Route("POST", under or "/", self.ask, Access.INFER, **tag)
         return [
-            health._replace(summary="Whether it is ready", gives=Gives(dict)),
-            info._replace(summary="What it is", gives=Gives(ModelInfo)),
+            health._replace(summary=f"Whether {what} is ready", gives=Gives(dict)),
+            info._replace(summary="The model's name, task and batch sizes", gives=Gives(ModelInfo)),
             ask._replace(
                 summary="`inputs`, or a file, through a model", takes=_ANYTHING, gives=_ANSWER
             ),
@@ -119,7 +120,7 @@ class HuggingFace:
                         *({"inputs": ["hello", "world"]}, list[list[float]]),
                     ),
                     (
-                        *("similarity", self.similarity, "How close sentences are to one"),
+                        *("similarity", self.similarity, "How similar texts are to a sentence"),
                         *(SimilarityRequest, _SENTENCES, list[float]),
                     ),
                     (
@@ -128,7 +129,7 @@ class HuggingFace:
                         list[RankedText],
                     ),
                     (
-                        *("predict", self.predict, "Texts as classes, likeliest first"),
+                        *("predict", self.predict, "Classes of texts, likeliest first"),
                         *(ClassifyRequest, {"inputs": "hello"}, list[Class | list[Class]]),
                     ),
                 )
@@ -136,7 +137,7 @@ class HuggingFace:
         ]
 
     async def ask(self, request: Request, model: str = "") -> Response:
-        """By the model's task."""
+        """Run the model's own task."""
         served = await self._find(request, model, *TASKS)
         task = task_of(served)
         if task is None or task not in TASKS:
@@ -211,7 +212,7 @@ class HuggingFace:
         return Response(msgspec.json.encode(found))
 
     async def health(self, request: Request, model: str = "") -> Response:
-        """As `/v2/health/ready`, or a model's own `/ready`."""
+        """Answers as `/v2/health/ready` does, or as a model's `/ready` does."""
         models = self._inference.models
         if model:
             models.find_ready(request.caller, model)
@@ -220,7 +221,7 @@ class HuggingFace:
         return Response(b'{"status":"ok"}')
 
     async def version(self, request: Request) -> Response:
-        """The server's version, as vLLM says its own."""
+        """The server's version, in vLLM's format."""
         return Response(msgspec.json.encode({"version": self._inference.version}))
 
     async def _find(self, request: Request, name: str, *tasks: Task) -> ServedModel:

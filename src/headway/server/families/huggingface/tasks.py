@@ -130,7 +130,7 @@ async def similarity(request: Request, served: ServedModel) -> Response:
 async def _similarity_of(
     request: Request, served: ServedModel, asked: SimilarityRequest
 ) -> Response:
-    """How close each sentence is: a ranking model's score, or the cosine of two vectors."""
+    """The similarity of each sentence: a ranking model's score, or the cosine of two vectors."""
     ask = ask_of(truncating(asked, served), request)
     source, sentences = asked.inputs.source_sentence, asked.inputs.sentences
     if task_of(served) == "text-ranking":
@@ -143,7 +143,8 @@ async def _similarity_of(
 
 
 async def _classify_texts(request: Request, served: ServedModel) -> Response:
-    """As the hub's own service answers: a list for each text, even for one."""
+    """Classify texts. The answer has a list for each text, even for one, as the hub's own service
+    does."""
     asked = await decoded(request, ClassifyRequest)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     classes, ask = await classes_of(request, served, asked, texts)
@@ -244,7 +245,7 @@ def truncating(
 
 
 def unpacked(given: Any) -> Any:
-    """TEI has each text of several in a list of its own."""
+    """The texts, each taken out of its list: that is how TEI's clients send several."""
     if isinstance(given, list) and len(given) == 2:
         raise InvalidInput("inputs: pairs of texts are not supported; /rerank compares two texts")
     return given[0] if isinstance(given, list) and len(given) == 1 else given
@@ -260,7 +261,7 @@ async def decoded(request: Request, kind: type[Fields]) -> Fields:
 
 
 async def fields_in(request: Request) -> dict[str, Any]:
-    """All fields: those in `parameters` and those beside it."""
+    """The body's fields: those in `parameters` and those beside it."""
     body: dict[str, Any] = await decode_value(request, dict[str, Any])
     inner = body.pop("parameters", None)
     if inner is None:
@@ -280,7 +281,7 @@ def converted(body: dict[str, Any], kind: type[Fields]) -> Fields:
 
 
 async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, bytes]:
-    """As the body itself, or as base64 with parameters beside it."""
+    """The file, which is the body itself or base64 in JSON, and the parameters in that JSON."""
     if not request.headers.get("content-type", "").startswith("application/json"):
         if not request.body:
             raise InvalidInput("the body is empty: a file is expected")

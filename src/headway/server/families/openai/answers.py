@@ -34,7 +34,7 @@ class ChatChoice(TypedDict):
 
 
 class ChatHead(TypedDict):
-    """What every event has, too."""
+    """The fields that a whole answer and each of its events begin with."""
 
     id: str
     created: int
@@ -81,7 +81,7 @@ class CompletionChoice(TypedDict):
 
 
 class CompletionHead(TypedDict):
-    """What every event has, too."""
+    """The fields that a whole answer and each of its events begin with."""
 
     id: str
     object: Literal["text_completion"]
@@ -96,7 +96,7 @@ class Completion(CompletionHead):
 
 
 class UsageCount:
-    """How many tokens a request took, counted while its pieces are written."""
+    """The tokens of a request, counted while its pieces are written."""
 
     def __init__(self, prompts: int, prompt_tokens: int, n: int) -> None:
         """`prompt_tokens`: of all prompts together, which have `n` answers each."""
@@ -119,7 +119,7 @@ class UsageCount:
             self.met[piece.choice] = piece.met
 
     def count(self, piece: AnswerPiece) -> None:
-        """For `so_far`: of every piece, before it is written."""
+        """Count a piece, before it is written: `so_far` needs it."""
         counted = self._counted.get(piece.choice, 0) + (piece.token is not None)
         self._counted[piece.choice] = counted if piece.finished is None else piece.finished.tokens
 
@@ -138,5 +138,5 @@ class UsageCount:
         }
 
     def headway(self) -> list[dict[str, Any]]:
-        """What each answer met on its way, where the caller asked for it."""
+        """The batches and times of each answer, if the caller asked for them."""
         return [{"index": index, **met.as_json()} for index, met in sorted(self.met.items())]

@@ -25,7 +25,7 @@ _FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 
 
 class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What would change the answer in a way that is not served is refused, not ignored."""
+    """A parameter that is not served but would change the answer is refused, not ignored."""
 
     model: Annotated[str, Meta(min_length=1)]
     file: bytes
@@ -89,7 +89,7 @@ class TranscriptSegment(TypedDict):
 
 
 class VerboseTranscription(TypedDict):
-    """Only what is known: models do not say how sure they were."""
+    """Contains only what is known: models do not report how sure they were."""
 
     task: Literal["transcribe"]
     duration: float
@@ -99,7 +99,7 @@ class VerboseTranscription(TypedDict):
 
 
 class Audio:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -57,13 +57,13 @@ class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
     NEUTRAL: ClassVar[Neutral] = CHAT
 
     messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None  # goes before max_tokens, its older name
+    max_completion_tokens: int | None = None  # overrides max_tokens, its older name
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
 
 
 class Chat:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -133,7 +133,8 @@ def _most(asked: ChatRequest) -> int:
 
 
 def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with its role and its text as one string. Raises InvalidInput by its place."""
+    """The messages, each with its role and its text as one string. Raises InvalidInput, which names
+    the place."""
     if not messages:
         raise InvalidInput("messages: at least one is expected")
     if len(messages) > MOST_MESSAGES:

@@ -58,12 +58,12 @@ class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=Tr
 
     @property
     def shows_answer(self) -> bool:
-        """Not with an echo and `max_tokens = 0`: only the prompt is asked for."""
+        """Whether the answer is wanted: with `echo` and `max_tokens = 0`, only the prompt is."""
         return self.max_tokens != 0
 
 
 class Completions:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -224,7 +224,7 @@ class CompletionWriter(Writer):
     def _logprobs(
         self, pieces: list[AnswerPiece], offset: int, *, with_prompt: bool
     ) -> CompletionLogprobs:
-        """Of one choice. `offset`: of the text of these pieces in the whole."""
+        """One choice's log probabilities. `offset`: where the text of `pieces` begins in it."""
         found: CompletionLogprobs | None = None
         if with_prompt and self._asked.scores_prompt:
             prompt = self._generation.prompts[pieces[0].choice // self._asked.n]

@@ -45,7 +45,7 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class EmbeddingsRoutes:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference

@@ -35,7 +35,7 @@ _UNSUPPORTED = {
 
 # Fields that clients of OpenAI's routes send out of habit, with the values that change nothing.
 GENERATING: Neutral = {
-    # For the operator of OpenAI's server: nothing of these comes back to the caller.
+    # For the operator of OpenAI's server: they change nothing in the answer.
     **dict.fromkeys(("prompt_cache_key", "safety_identifier", "user"), str),
     "metadata": dict,
     "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
@@ -80,7 +80,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Every field counts; NEUTRAL are others that may be there, with values that change nothing."""
+    """A request whose fields all have an effect; NEUTRAL lists others, with values that have
+    none."""
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = _UNSUPPORTED
     NEUTRAL: ClassVar[Neutral] = GENERATING
@@ -172,7 +173,8 @@ def language_of(served: ServedModel) -> Language:
 
 
 def check_room(language: Language, prompt: int, sampling: GenerationOptions, field: str) -> None:
-    """Both numbers, in OpenAI's words. Raises ContextLengthExceeded."""
+    """Refuse a prompt and answer that exceed the context; names both numbers, in OpenAI's words.
+    Raises ContextLengthExceeded."""
     most = language.max_context
     if prompt + (sampling.max_tokens or 1) <= most:
         return

@@ -56,7 +56,7 @@ class ImagesAnswer(msgspec.Struct, frozen=True):
 
 
 class Images:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -96,7 +96,7 @@ def _numbers(asked: ImagesRequest) -> range:
 
 
 def _parameters(asked: ImagesRequest, number: int) -> dict[str, Any]:
-    """Of one image: of several, each has the next seed."""
+    """The parameters of image `number`: each one of a request has the next seed."""
     given = {
         "seed": None if asked.seed is None else asked.seed + number,
         "size": None if asked.size == "auto" else asked.size,

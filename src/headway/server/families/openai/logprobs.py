@@ -34,7 +34,7 @@ class CompletionLogprobs(TypedDict):
 
 
 def chat_entry(piece: AnswerPiece, language: Language) -> ChatLogprob | None:
-    """Of one token; None where the piece has none."""
+    """The entry of one token; None where the piece has no token or no log probability."""
     if piece.token is None or piece.logprobs is None:
         return None
     return {
@@ -107,7 +107,7 @@ def _top(language: Language, token: int, logprobs: Logprobs) -> dict[str, float]
 
 
 def _name(language: Language, token: int) -> str:
-    """As a key: tokens that are no text by themselves must not be taken for one another."""
+    """The token's text as a key. Tokens that are no text by themselves get different keys."""
     raw = language.bytes_of(token)
     try:
         return raw.decode()

@@ -25,7 +25,7 @@ class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class LoraAdapters:
-    """Its routes and their handlers, over the models."""
+    """The routes and their handlers, over the models."""
 
     def __init__(self, models: VisibleModels) -> None:
         self._models = models
@@ -36,7 +36,7 @@ class LoraAdapters:
             *("POST", "/v1/load_lora_adapter", self.load_lora_adapter),
             *(Access.ADMIN, Errors.OPENAI),
             tag="openai",
-            summary="Load a LoRA adapter, a folder of PEFT's",
+            summary="Load a LoRA adapter from a PEFT folder",
             takes=Takes(LoadLoraRequest, example),
             gives=Gives(None, ("text/plain",)),
             task="text-generation",
@@ -44,7 +44,7 @@ class LoraAdapters:
         unload = load._replace(
             template="/v1/unload_lora_adapter",
             handler=self.unload_lora_adapter,
-            summary="Unload it; answers under way go on",
+            summary="Unload a LoRA adapter; running answers are completed",
             takes=Takes(UnloadLoraRequest, {"lora_name": "pirate"}),
         )
         return [load, unload]

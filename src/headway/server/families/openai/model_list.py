@@ -15,7 +15,7 @@ from headway.wire.messages import Request, Response
 
 
 class ModelEntry(TypedDict):
-    """OpenAI's, and what a client has to know beside it."""
+    """OpenAI's fields, and others that clients need."""
 
     id: str
     object: Literal["model"]
@@ -36,7 +36,7 @@ class ModelEntries(TypedDict):
 
 
 class ModelList:
-    """Its routes and their handlers."""
+    """The routes and their handlers."""
 
     def __init__(self, models: VisibleModels) -> None:
         self._models = models

@@ -79,7 +79,7 @@ def _value_of(asked: Any, served: ServedModel) -> dict[str, Any]:
 
 
 class _EventWriter:
-    """Spells the texts of one answer."""
+    """Writes the events of one answer."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = head

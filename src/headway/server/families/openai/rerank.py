@@ -53,7 +53,7 @@ class RerankAnswer(TypedDict):
 
 
 class Reranking:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -67,7 +67,7 @@ class Reranking:
         row = Route(
             *("POST", "/v1/rerank", self.rerank, Access.INFER, Errors.OPENAI),
             tag="openai",
-            summary="Documents by how well they fit a query, as Cohere has it",
+            summary="Documents by how well they fit a query, in Cohere's format",
             takes=Takes(RerankRequest, example, names_model=True),
             gives=Gives(RerankAnswer),
             task="text-ranking",
@@ -96,7 +96,7 @@ class Reranking:
 
 
 def _texts(asked: RerankRequest) -> list[str]:
-    """What is read of each document."""
+    """The part of each document that is read."""
     if not asked.query:
         raise InvalidInput("query: the text is empty")
     if not asked.documents:
@@ -126,7 +126,7 @@ def _text(document: str | dict[str, Any], fields: list[str], where: str) -> str:
 
 
 def _results(asked: RerankRequest, scores: list[Any]) -> list[RankedDocument]:
-    """Best first; of equals, the one that came first."""
+    """The results, best first; of equals, the one that came first."""
     order = sorted(range(len(scores)), key=lambda index: -float(scores[index]))
     results: list[RankedDocument] = []
     for index in order[: asked.top_n]:

@@ -18,7 +18,7 @@ class AnswerFormat(NamedTuple):
 def format_of(
     response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None
 ) -> AnswerFormat | None:
-    """None: any text. Raises InvalidInput, by name."""
+    """The answer's format; None: any text. Raises InvalidInput, which names the field."""
     if response_format is not None and structured_outputs is not None:
         raise InvalidInput("structured_outputs: cannot be combined with response_format")
     if structured_outputs is not None:
@@ -30,7 +30,7 @@ def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
     field = "response_format"
     kind = given.get("type")
     if kind not in _KINDS:
-        raise InvalidInput(f"{field}.type: {kind!r:.40} is none of {', '.join(_KINDS)}")
+        raise InvalidInput(f"{field}.type: {kind!r:.40} is not one of {', '.join(_KINDS)}")
     known = {"type", "json_schema"} if kind == "json_schema" else {"type"}
     for name in given.keys() - known:
         raise InvalidInput(f"{field}.{name}: there is no such field")

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A prompt as it is, or a chat's messages through the template."""
 
-    model: str | None = None  # absent: the only one there is
+    model: str | None = None  # absent: the only model
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None  # of a prompt; a chat's are its template's
@@ -36,7 +36,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    model: str | None = None  # absent: the only one there is
+    model: str | None = None  # absent: the only model
     tokens: list[int]
 
 
@@ -52,7 +52,7 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -130,7 +130,7 @@ async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
 
 
 async def _run(count: int, work: Callable[[], T]) -> T:
-    """In the event loop, or in a thread where there are many tokens."""
+    """Do `work` in the event loop, or in a thread if there are many tokens."""
     return work() if count <= _AT_ONCE else await background.run(work)
 
 

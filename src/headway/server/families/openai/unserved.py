@@ -36,13 +36,13 @@ _OTHERS = {
 
 
 def why_unserved(path: str) -> str | None:
-    """None: it is no route of theirs that we know."""
+    """A hint about a route of OpenAI's that is not served; None: it is not one that we know."""
     if path in _OTHERS:
-        return f"{path} is not served here; instead there is {_OTHERS[path]}. /docs lists all"
+        return f"{path} is not served here; use {_OTHERS[path]}. /docs lists all routes"
     if not path.startswith("/v1/"):
         return None
     asked = path.removeprefix("/v1/")
     for name, instead in _INSTEAD.items():
         if asked == name or asked.startswith(f"{name}/"):
-            return f"/v1/{name} is not served here; instead there is {instead}. /docs lists all"
+            return f"/v1/{name} is not served here; use {instead}. /docs lists all routes"
     return None

@@ -29,7 +29,7 @@ def event_of(value: Any) -> bytes:
 
 
 def error_event(error: HeadwayError) -> bytes:
-    """What went wrong after the answer had begun: OpenAI's client raises it."""
+    """The event for an error after the answer has begun: OpenAI's client raises it."""
     status = status_of(error).http
     body = openai_error(status, str(error), code=error.code, param=param_of(error))
     return event_of({"error": body})
@@ -51,11 +51,11 @@ class Writer:
         raise NotImplementedError
 
     def answer(self, pieces: list[AnswerPiece]) -> Any:
-        """All pieces as one body, to become JSON. It counts them."""
+        """The answer of all pieces as one JSON value. Counts the pieces."""
         raise NotImplementedError
 
     def tail(self) -> bytes:
-        """After the last event."""
+        """The bytes after the last event."""
         last = b""
         head = {**self._event_head, "choices": []}
         if self._story is not None:
@@ -75,7 +75,7 @@ class Writer:
 
 
 async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> Answer:
-    """As it comes, or whole."""
+    """The answer, as events or as one body."""
     try:
         if as_events:
             events = Events(stream, writer.piece, error_event, writer.tail)
@@ -88,7 +88,7 @@ async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> 
 
 
 async def gathered(stream: ServedStream) -> list[AnswerPiece]:
-    """All pieces. No task has a turn before the last has come."""
+    """All pieces of a stream. No task has a turn before the last piece has come."""
     try:
         pieces = [await anext(stream)]
         await Pumping(stream, pieces.extend).wait_done()

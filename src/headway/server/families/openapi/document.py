@@ -1,6 +1,6 @@
-"""`/openapi.json`, OpenAPI 3.1: made of the routes' rows, and of the models as they are now. Pure.
+"""`/openapi.json`, OpenAPI 3.1: describes the routes, and the models as they are now. Pure.
 
-Each model has its own plain route, with the schemas of its own type hints (`own_routes.py`).
+Each model has a plain route of its own, with the schemas of its type hints (`own_routes.py`).
 """
 
 import re
@@ -17,7 +17,7 @@ from headway.server.families.openapi.operation_parts import (
     failures_of,
     operation_of,
 )
-from headway.server.families.openapi.own_routes import OWN, own_name, own_routes
+from headway.server.families.openapi.own_routes import PREDICT, own_name, own_routes
 from headway.server.families.openapi.schemas import COMPONENTS, KEYS, PARAMETERS, schemas_of
 from headway.server.service import model_tasks
 from headway.server.service.examples import Schema
@@ -26,44 +26,47 @@ from headway.server.service.routes import Gives, Route, Takes
 UNANSWERED = "x-headway-unanswered"  # on an operation: no model that is served now can answer it
 CHAT = "/v1/chat/completions"
 _PARTS = {  # of paths
-    "model": "its name",
-    "version": "one that is served",
-    "task": "as Hugging Face names it",
-    "region": "a name that the client chose",
-    "repository": "any: there is one",
+    "model": "the model's name",
+    "version": "a version that is served",
+    "task": "the task, as Hugging Face names it",
+    "region": "the region's name, chosen by the client",
+    "repository": "any name: the server has one repository",
 }
 TAGS = {
     "plain": "One value as JSON in, its result out",
-    "openai": "As OpenAI's clients speak",
-    "huggingface": "As Hugging Face's and TEI's clients speak",
-    "cohere": "As Cohere's client speaks",
-    "v1": "KServe's and TensorFlow Serving's first protocol",
-    "v2": "KServe v2 / Open Inference Protocol, as Triton has it",
+    "openai": "For OpenAI's clients",
+    "huggingface": "For Hugging Face's and TEI's clients",
+    "cohere": "For Cohere's client",
+    "v1": "KServe v1, the protocol of TensorFlow Serving",
+    "v2": "KServe v2 / Open Inference Protocol, with Triton's extensions",
 }
 
 
 def document_of(
     models: Iterable[ServedModel],
-    rows: Iterable[Route] = (),
+    routes: Iterable[Route] = (),
     *,
     version: str,
     has_keys: bool = False,
 ) -> dict[str, Any]:
-    """Of these models, as they are now, on these routes. `has_keys`: every call needs one."""
+    """The document that describes `models`, as they are now, and `routes`. `has_keys`: every call
+    needs a key."""
     served = sorted(models, key=lambda model: model.name)
-    described = [row for row in rows if row.tag and not row.template.startswith(OWN)]
+    # In place of `/v1/predict/{model}`, each model has an entry with its own schemas.
+    described = [each for each in routes if each.tag and not each.template.startswith(PREDICT)]
     schemas, components = _schemas_of(described)
     components = COMPONENTS | components
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
-        of_model, own = own_routes(model, has_keys=has_keys)
-        paths |= {path: {"post": operation} for path, operation in of_model.items()}
-        components |= own
-    for row in described:
-        operation = _operation(row, served, schemas, has_keys=has_keys)
-        paths.setdefault(row.template, {})[row.method.lower()] = operation
+        operations, own_schemas = own_routes(model, has_keys=has_keys)
+        paths |= {path: {"post": operation} for path, operation in operations.items()}
+        components |= own_schemas
+    for route in described:
+        operation = _operation(route, served, schemas, has_keys=has_keys)
+        paths.setdefault(route.template, {})[route.method.lower()] = operation
+    # A model that classifies texts answers `/predict` in TEI's format, which is described above.
     if len(served) == 1 and not model_tasks.classifies_texts(served[0]):
-        only = paths[f"/v1/predict/{served[0].name}"]["post"]
+        only = paths[f"{PREDICT}{served[0].name}"]["post"]
         paths["/predict"] = {"post": {**only, "operationId": "predict_only"}}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -83,37 +86,37 @@ def document_of(
     return document
 
 
-def _schemas_of(rows: Sequence[Route]) -> tuple[Mapping[Any, Schema], dict[str, Schema]]:
-    """Each type that a route takes or gives, and the types that they are made of."""
-    taken = [row.takes for row in rows if row.takes is not None]
+def _schemas_of(routes: Sequence[Route]) -> tuple[Mapping[Any, Schema], dict[str, Schema]]:
+    """The schema of each type that a route takes or gives, and those that they refer to."""
+    taken = [route.takes for route in routes if route.takes is not None]
     absent = [each.kind for each in taken if each.null_is_absence]
     others = [each.kind for each in taken if not each.null_is_absence]
-    others += [kind for row in rows for kind in _kinds_of(row.gives)]
+    others += [kind for route in routes for kind in _kinds_of(route.gives)]
     schemas, components = schemas_of(dict.fromkeys(others), null_is_absence=False)
     more, read = schemas_of(dict.fromkeys(absent), null_is_absence=True)
     return {**schemas, **more}, components | read
 
 
 def _operation(
-    row: Route, served: Sequence[ServedModel], schemas: Mapping[Any, Schema], *, has_keys: bool
+    route: Route, served: Sequence[ServedModel], schemas: Mapping[Any, Schema], *, has_keys: bool
 ) -> Operation:
-    parts = re.findall(r"\{(\w+)\}", row.template)
+    parts = re.findall(r"\{(\w+)\}", route.template)
     found = operation_of(
-        name=operation_id(row.method, row.template),
-        tag=row.tag,
-        summary=row.summary,
-        description=row.description,
+        name=operation_id(route.method, route.template),
+        tag=route.tag,
+        summary=route.summary,
+        description=route.description,
         parameters=[
             *(_path_part(part, served) for part in parts),
-            *(URGENCY if row.access is Access.INFER else ()),
+            *(URGENCY if route.access is Access.INFER else ()),
         ],
-        body=None if row.takes is None else _body(row, row.takes, served, schemas),
-        answer=answer_of(_answer(row.gives, schemas), row.gives.others),
-        failures=failures_of(row.method, row.access, row.errors, has_keys=has_keys),
+        body=None if route.takes is None else _body(route, route.takes, served, schemas),
+        answer=answer_of(_answer(route.gives, schemas), route.gives.others),
+        failures=failures_of(route.method, route.access, route.errors, has_keys=has_keys),
     )
-    if has_keys and row.access is Access.OPEN:
+    if has_keys and route.access is Access.OPEN:
         found["security"] = []
-    if row.task is not None and not any(model_tasks.does(model, row.task) for model in served):
+    if route.task is not None and not any(model_tasks.does(each, route.task) for each in served):
         found[UNANSWERED] = True
     return found
 
@@ -130,24 +133,24 @@ def _answer(gives: Gives, schemas: Mapping[Any, Schema]) -> Schema | None:
 
 
 def _body(
-    row: Route, takes: Takes, served: Sequence[ServedModel], schemas: Mapping[Any, Schema]
+    route: Route, takes: Takes, served: Sequence[ServedModel], schemas: Mapping[Any, Schema]
 ) -> dict[str, Any]:
     if takes.example_of is not None:
         made = {model.name: takes.example_of(model) for model in served}
         examples = {name: example for name, example in made.items() if example is not None}
     else:
-        examples = {"typical": _with_model(row, takes, served)}
+        examples = {"typical": _with_model(route, takes, served)}
     body = body_of(schemas[takes.kind], examples, takes.media)
     body["content"] |= {media: {} for media in takes.others}
     body["required"] = not takes.is_optional
     return body
 
 
-def _with_model(row: Route, takes: Takes, served: Sequence[ServedModel]) -> dict[str, Any]:
-    """An example that names a model, where it needs one."""
+def _with_model(route: Route, takes: Takes, served: Sequence[ServedModel]) -> dict[str, Any]:
+    """The route's example; it names a model if the route needs one."""
     if not takes.names_model:
         return dict(takes.example)
-    able = (model.name for model in served if row.task and model_tasks.does(model, row.task))
+    able = (each.name for each in served if route.task and model_tasks.does(each, route.task))
     return {"model": next(able, "name of a model"), **takes.example}
 
 
@@ -171,6 +174,6 @@ def _path_part(name: str, served: Sequence[ServedModel]) -> dict[str, Any]:
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:
-    """What /docs shows first: its name, and where it is called."""
+    """The first facts that /docs shows: the model's name and the operation that calls it."""
     operation = operation_id("POST", CHAT) if model_tasks.generates(model) else own_name(model)
     return {"name": model.name, "version": model.version, "operation": operation}

@@ -20,7 +20,7 @@ _POLICY = (
 
 
 class OpenAPI:
-    """Its routes and their handlers, over the models."""
+    """The routes and their handlers, over the models."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class OpenAPI:
             Route(
                 *("GET", "/", self.root, Access.OPEN),
                 tag="huggingface",
-                summary="The models, and links; a browser is led to /docs",
+                summary="The models' names and the server's main links; a browser is sent to /docs",
                 gives=Gives(dict),
             ),
             Route(

@@ -13,13 +13,13 @@ URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in PARAMETERS]
 _MODEL_FAILS = ("400", "404", "413", "429", "500", "503", "504")  # what a model's route may answer
 _WHY = {
     "400": "the request is malformed, or does not fit the model",
-    "401": "no key, or one that is not known",
+    "401": "the key is missing or unknown",
     "403": "this key, or this client, has no right to it",
     "404": "there is no such model",
     "413": "the request is too large",
-    "429": "the caller has used up its share",
+    "429": "the caller has used up its quota",
     "500": "the model failed",
-    "503": "no room or not ready: come back after `Retry-After` seconds",
+    "503": "the server is full or not ready: try again after `Retry-After` seconds",
     "504": "the caller's own time limit has passed",
 }
 
@@ -54,8 +54,8 @@ def body_of(schema: Schema, examples: Mapping[str, Any], media: str) -> dict[str
 
 
 def answer_of(schema: Schema | None, others: Sequence[str] = ()) -> dict[str, Any]:
-    """`others`: media types beside JSON. Without a schema: what one would describe, a text or each
-    event, tools do not agree on."""
+    """`others`: media types beside JSON. They get no schema: tools disagree whether it would
+    describe the whole text or each event."""
     content: dict[str, Any] = {} if schema is None else {"application/json": {"schema": schema}}
     content |= {media: {} for media in others}
     described: dict[str, Any] = {"description": "done"}
@@ -63,7 +63,7 @@ def answer_of(schema: Schema | None, others: Sequence[str] = ()) -> dict[str, An
 
 
 def failures_of(method: str, access: Access, errors: Errors, *, has_keys: bool) -> dict[str, Any]:
-    """By status."""
+    """The error answers of a route, by status."""
     if access is Access.INFER:
         statuses = [*_MODEL_FAILS]
     elif method == "GET":

@@ -21,7 +21,7 @@ from headway.server.service.routes import Errors
 from headway.signature.values import field_hints, is_file
 from headway.wire.messages import JSON
 
-OWN = "/v1/predict/"
+PREDICT = "/v1/predict/"
 _log = logging.getLogger(__name__)
 _BODY: dict[ItemsMean, str] = {
     "one": "The body is one item.",
@@ -35,8 +35,8 @@ _BODY: dict[ItemsMean, str] = {
 def own_routes(
     model: ServedModel, *, has_keys: bool
 ) -> tuple[dict[str, Operation], dict[str, Schema]]:
-    """By path, and the types that they name. One model that cannot be described takes nothing from
-    the others: it takes and gives anything."""
+    """The model's operations by path, and the schemas that they refer to. If its type hints cannot
+    be described, it is shown as taking and giving any value."""
     try:
         described = _described(model, *_schemas_of(model), has_keys=has_keys)
         msgspec.json.encode(described)  # a default of some kind may have no JSON form
@@ -76,13 +76,13 @@ def _described(
         failures=failures,
     )
     one["requestBody"]["content"] |= _uploads(model)
-    operations = {f"{OWN}{model.name}": one}
+    operations = {f"{PREDICT}{model.name}": one}
     if takes_several:
-        operations[f"{OWN}{model.name}/batch"] = operation_of(
+        operations[f"{PREDICT}{model.name}/batch"] = operation_of(
             name=f"batch_{model.name}",
             tag="plain",
             summary=f"Several values through {model.name}",
-            description="Each is answered by a result or its own error, in their order.",
+            description="Each value is answered by its result or its own error, in their order.",
             parameters=URGENCY,
             body=body_of(batch, {"typical": {"items": [example]}}, JSON),
             answer=answer_of(results),
@@ -92,7 +92,7 @@ def _described(
 
 
 def _other_answers(model: ServedModel, gives: Schema) -> list[str]:
-    """A file where the result is one, or events where the model streams."""
+    """The media types beside JSON: a file's, if the result is a file; events, if it is streamed."""
     others = ["text/event-stream"] if model.streams else []
     if not gives or "contentEncoding" in gives or model.media_type:
         others.append("*/*")
@@ -100,7 +100,7 @@ def _other_answers(model: ServedModel, gives: Schema) -> list[str]:
 
 
 def _uploads(model: ServedModel) -> dict[str, Any]:
-    """What else the body may be, where the model takes a file."""
+    """The other media types of the body, if the model takes a file."""
     signature = model.signature
     hint = None if signature is None else signature.input.hint
     files = [name for name, each in field_hints(hint).items() if is_file(each)]
@@ -120,7 +120,7 @@ def _schemas_of(model: ServedModel) -> tuple[Schema, Schema]:
 
 
 def _hoisted(schema: Schema, owner: str, components: dict[str, Schema]) -> Schema:
-    """Definitions move to the components, where every reference of the document looks."""
+    """Move definitions to the components, which is where the document's references point."""
     schema = dict(schema)
     for name, definition in schema.pop("$defs", {}).items():
         components[f"{owner}.{name}"] = _hoisted(definition, owner, components)
@@ -138,7 +138,8 @@ def _moved(value: Any, owner: str, components: dict[str, Schema]) -> Any:
 
 
 def _as_written(schema: Any) -> Any:
-    """JSON has no NaN and no infinity: where a model gives one, the answer has null."""
+    """The schema of numbers as JSON has them: without NaN and infinity, for which the answer has
+    null."""
     if isinstance(schema, list):
         return [_as_written(each) for each in schema]
     if not isinstance(schema, dict):

@@ -30,7 +30,7 @@ def record(required: dict[str, Schema], optional: dict[str, Schema] | None = Non
 
 
 def closed(**properties: Schema) -> Schema:
-    """All of these, and nothing else."""
+    """An object with all of these properties and no others."""
     return {**record(properties), "additionalProperties": False}
 
 
@@ -41,7 +41,7 @@ def nullable(schema: Schema) -> Schema:
 def schemas_of(
     kinds: Iterable[Any], *, null_is_absence: bool
 ) -> tuple[Mapping[Any, Schema], dict[str, Schema]]:
-    """Each type's schema; and by name, the types that they are made of."""
+    """The schema of each type; and by name, those that they refer to."""
     kinds = list(kinds)
     found, components = msgspec.json.schema_components(kinds, ref_template=COMPONENT)
     for kind in kinds:
@@ -59,7 +59,7 @@ def schemas_of(
 
 
 def _nulls_are_absence(fields: Schema) -> Schema:
-    """As `decode_fields` reads them: what need not be there may be null."""
+    """The fields as `decode_fields` reads them: those that may be absent may also be null."""
     needed = fields.get("required", ())
     properties = {
         name: each if name in needed or _may_be_null(each) else nullable(each)
@@ -76,7 +76,7 @@ def _may_be_null(schema: Schema) -> bool:
 
 
 def _fields_of(kind: Any) -> Schema:
-    """Of a dictionary that is read by name: what is not known is refused."""
+    """The schema of a dictionary that is read by name: unknown fields are refused."""
     found = msgspec.json.schema(kind)["$defs"][kind.__name__]
     return {**found, "additionalProperties": {"type": "null"}}
 

@@ -33,7 +33,7 @@ def wants_events(request: Request) -> bool:
 
 
 def wants_json(request: Request) -> bool:
-    """And nothing else: most clients take anything."""
+    """Whether the client accepts JSON and nothing else: most accept anything."""
     accept = request.headers.get("accept", "")
     return JSON in accept and "*/*" not in accept
 
@@ -52,7 +52,7 @@ async def answer_of(result: Any, media_type: str, *, as_json: bool) -> Response:
 
 
 def media_type_of(content: bytes) -> str:
-    """As its first bytes tell."""
+    """The media type that the first bytes show."""
     for at, mark, kind in _KINDS:
         if content[at : at + len(mark)] == mark:
             return kind
@@ -60,7 +60,7 @@ def media_type_of(content: bytes) -> str:
 
 
 async def encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
-    """A result as JSON, whatever its size. Raises ModelFailed."""
+    """A result of any size as JSON. Raises ModelFailed."""
     try:
         return await encode_json(result, hook)
     except NOT_JSON as error:

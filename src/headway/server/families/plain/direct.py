@@ -1,7 +1,7 @@
 """The commonest request of the plain route, compiled for one model: JSON, one value, no options.
 
-Whatever is not exactly that (a batch, an upload, a mistake) is None here, and goes the general way,
-which also says what is wrong. Both ways give the same values and the same bytes.
+Every other request (a batch, an upload, a mistake) is None here, and goes the general way, which
+also says what is wrong. Both ways give the same values and the same bytes.
 """
 
 import math
@@ -34,7 +34,7 @@ _NOT_OURS = (HeadwayError, ValueError, RecursionError, OverflowError)  # msgspec
 
 
 def is_direct(headers: dict[bytes, bytes]) -> bool:
-    """No upload, and no events are asked for."""
+    """Whether the request is no upload, and asks for no events."""
     kind = headers.get(b"content-type")
     if kind is not None and not kind.startswith(_JSON_TYPES):
         return False
@@ -43,7 +43,7 @@ def is_direct(headers: dict[bytes, bytes]) -> bool:
 
 
 def plain_codec(served: ServedModel) -> DirectCodec[bytes] | None:
-    """None for a model whose values or answers need more: prepared, streamed, answered as files."""
+    """The codec; None for a model that prepares or streams values, or answers with files."""
     signature = served.signature
     if signature is not None:
         is_fit = served.is_simple and _is_json(signature.output, served)
@@ -52,7 +52,7 @@ def plain_codec(served: ServedModel) -> DirectCodec[bytes] | None:
 
 
 def _is_json(side: Side, served: ServedModel) -> bool:
-    """Whether an answer is JSON, whatever it is: a file would go out as it is."""
+    """Whether an answer is always JSON: a file would be sent as it is."""
     kinds = alternatives(plain(side.hint))
     is_known = all(known(kind) is not None and not is_file(kind) for kind in kinds)
     return is_known and not served.media_type
@@ -64,7 +64,7 @@ def _are_numbers(tensors: Sequence[Tensor]) -> bool:
 
 
 class ValueCodec:
-    """Of a model over Python values."""
+    """The codec of a model over Python values."""
 
     def __init__(self, side: Side, served: ServedModel) -> None:
         self._read = side.codec.read
@@ -86,7 +86,7 @@ class ValueCodec:
 
 
 class RowCodec:
-    """Of a model over arrays of fixed shapes: a row of each by name, or the only one as it is."""
+    """The codec of a model over arrays of fixed shapes: rows by name, or the only one as it is."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         self._inputs = [
@@ -132,7 +132,7 @@ def _encoded(result: Any) -> bytes:
 
 
 def _row_type(tensor: Tensor) -> Any:
-    """Of one row: lists of its lengths, whose elements are in the dtype's range."""
+    """The type of one row: nested lists of fixed lengths, with elements in the dtype's range."""
     kind = element_type(of_tensor(tensor).name)
     for size in reversed(tensor.shape[1:]):
         listed: Any = list

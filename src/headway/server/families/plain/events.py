@@ -14,7 +14,8 @@ from headway.wire.messages import EVENT_HEADERS, StreamResponse
 
 
 async def answer_events(served: ServedModel, value: Any, ask: Ask) -> StreamResponse:
-    """What fails before the first chunk is an ordinary error; later it is an event `error`."""
+    """Stream the result as events. An error before the first chunk is an ordinary one; later it is
+    an event `error`."""
     stream = served.stream(value, ask) if served.streams else single(served, value, ask)
     events = Events(stream, _event_of, _error_event)
     await events.start()

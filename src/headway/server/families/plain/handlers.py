@@ -3,7 +3,7 @@
 `POST /v1/predict/{model}` with `3.0`, `"text"` or `{…}` answers the result. A file, a text or a
 form is a value, too; streams are answered as server-sent events. `{"items": […]}` is answered by
 `{"results": […]}`, each a result or `{"error": …}`, unless that object may be a value of the model;
-`/v1/predict/{model}/batch` takes it for every model. Parameters for the model stand in the query:
+`/v1/predict/{model}/batch` takes it for every model. Parameters for the model are in the query:
 `?language=de`.
 """
 
@@ -48,7 +48,7 @@ _MOST_SHOWN = 100  # characters of an example
 
 
 class Plain:
-    """Its routes and their handlers, over one service."""
+    """The routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -77,9 +77,9 @@ class Plain:
         parameters = _parameters(request.query)
         if is_upload(request, served):
             ask = ask_of(parameters, request)
-            with served.held():  # it comes to the queue later
+            with served.held():  # it is queued later
                 return await _answer(request, served, await read_upload(request, served), ask)
-        with served.held():  # its items come to the queue later
+        with served.held():  # its items are queued later
             value = await decode_value(request, hint=_FILES_HINT)
             ask = ask_of(parameters, request)
             if served.items_mean != "one" and _is_batch(value):
@@ -93,7 +93,7 @@ class Plain:
                 raise
 
     async def predict_batch(self, request: Request, model: str) -> Answer:
-        """The same body for every model, whatever its values look like."""
+        """The same body for every model and every type of value."""
         served = await find_or_wake(self._inference, request, model)
         parameters = _parameters(request.query)
         with served.held():
@@ -114,7 +114,7 @@ class Plain:
 
 
 def _hint(value: Any, schema: dict[str, Any]) -> str:
-    """What may have been meant by a value of the wrong kind, for the end of a message."""
+    """What may have been meant by a value of the wrong kind: the end of a message."""
     if not schema:  # no kind is wrong
         return ""
     if type(value) is list and value:
@@ -152,7 +152,7 @@ def _innermost(value: Any) -> Any:
 
 
 def _levels(value: Any) -> int:
-    """How deep lists lie in it, by the first of each."""
+    """How deeply lists are nested in it, by the first element of each."""
     levels = 0
     while type(value) is list and value:
         levels, value = levels + 1, value[0]
@@ -185,7 +185,7 @@ async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """For the model, from `?language=de`."""
+    """The model's parameters, such as `?language=de`."""
     if not query:
         return _NO_PARAMETERS
     pairs = parse_qsl(query, keep_blank_values=True)
@@ -198,7 +198,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _plain_or_error(value: Any) -> Any:
-    """For results beside errors: a failed one is replaced by its error."""
+    """One entry of `results`: the result, or its error as an object."""
     return {"error": str(value)} if isinstance(value, HeadwayError) else plain_of(value)
 
 

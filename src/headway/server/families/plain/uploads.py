@@ -39,7 +39,8 @@ def is_upload(request: Request, served: ServedModel) -> bool:
 
 
 async def read_upload(request: Request, served: ServedModel) -> Decoded:
-    """Off the event loop: files are large. Raises InvalidInput, InputTooLarge."""
+    """Read an upload off the event loop, because files are large. Raises InvalidInput,
+    InputTooLarge."""
     side, kind = _input_side(served), _kind(request)
     assert side is not None
     content_type = request.headers.get("content-type", "")
@@ -104,7 +105,7 @@ def _of_form(form: Any, side: Side, name: str) -> Any:
 
 
 def _of_field(value: Any, hint: Any) -> Any:
-    """Of a record: a file for a text is that text; any other field is JSON."""
+    """One field of a record. A file for a text becomes that text; other fields are read as JSON."""
     if known(hint) is None:
         return value
     if isinstance(value, bytes):

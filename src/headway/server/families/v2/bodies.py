@@ -1,4 +1,5 @@
-"""What v2's routes beside inference take and answer. `/openapi.json` describes these types."""
+"""The types that v2's routes other than inference take and answer. `/openapi.json` describes
+them."""
 
 from typing import Annotated, Generic, TypedDict, TypeVar
 
@@ -22,7 +23,8 @@ class RepositoryEntry(Struct, frozen=True):
 
 
 class ChangeRequest(Struct, Generic[Parameters], frozen=True, forbid_unknown_fields=True):
-    """To load or unload a model. Its parameters are read after it: gRPC brings them, too."""
+    """A request to load or unload. Its parameters are checked later, because gRPC brings them,
+    too."""
 
     parameters: Parameters | None = None
 
@@ -36,11 +38,11 @@ class UnloadParameters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoadRequest(ChangeRequest[LoadParameters], frozen=True, forbid_unknown_fields=True):
-    """What `/v2/repository/models/MODEL/load` takes."""
+    """The body of `/v2/repository/models/MODEL/load`."""
 
 
 class UnloadRequest(ChangeRequest[UnloadParameters], frozen=True, forbid_unknown_fields=True):
-    """What `/v2/repository/models/MODEL/unload` takes."""
+    """The body of `/v2/repository/models/MODEL/unload`."""
 
 
 class Loaded(Struct, frozen=True):

@@ -124,7 +124,7 @@ def decode(
 
 
 def is_large(body: bytes, header_length: int | None, signature: TensorSignature) -> bool:
-    """Whether decoding would hold up the event loop. Raw numbers behind a short JSON do not."""
+    """Whether decoding would block the event loop. Raw numbers after a short JSON do not."""
     if len(body) <= SMALL_BYTES:
         return False
     return not header_length or header_length > SMALL_BYTES or signature.converts_raw
@@ -216,7 +216,7 @@ def _decode_json(body: Buffer, signature: TensorSignature) -> WireRequest:
 
 
 class _Tail:
-    """The raw tensors behind the JSON, taken from front to back."""
+    """The raw tensors after the JSON, taken from front to back."""
 
     __slots__ = ("_at", "_view")
 
@@ -279,7 +279,7 @@ def _decode_raw(body: bytes, signature: TensorSignature) -> InferRequest:
 
 
 def _raw_shape(name: str, datatype: Datatype, declared: Sequence[int], size: int) -> list[int]:
-    """One row, and the one dimension that varies takes what is left."""
+    """The shape of one row of `size` elements: the one dimension that varies is computed."""
     shape = [1, *declared[1:]]
     if shape.count(-1) > 1:
         raise InvalidInput(

@@ -1,8 +1,8 @@
 """The commonest v2 request, compiled for one model: JSON, one row of each input, no options.
 
-msgspec decodes and checks it in one go against types made from the signature. Whatever is not
-exactly that (binary, more rows, parameters, chosen outputs, a mistake) is None here, and goes the
-general way, which also says what is wrong. Both ways give the same arrays and the same bytes.
+msgspec decodes and checks it in one go against types made from the signature. Every other request
+(binary, more rows, parameters, chosen outputs, a mistake) is None here, and goes the general way,
+which also says what is wrong. Both ways give the same arrays and the same bytes.
 """
 
 import math
@@ -29,7 +29,7 @@ _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its s
 
 
 class JsonCodec:
-    """Bytes to one row and back, for a model whose shapes are fixed."""
+    """Decodes and encodes one row, for a model with fixed shapes."""
 
     def __init__(self, name: str, version: str, signature: TensorSignature) -> None:
         self._signature = signature
@@ -43,7 +43,7 @@ class JsonCodec:
         self._starts: dict[tuple[str, str, tuple[int, ...]], tuple[bytes, Datatype]] = {}
 
     def decode(self, body: bytes) -> DirectRequest | None:
-        """None: not for us."""
+        """The request's id and arrays; None: it must go the general way."""
         if len(body) > SMALL_BYTES:  # it would hold up the event loop
             return None
         try:
@@ -73,7 +73,7 @@ class JsonCodec:
         return b"".join(parts)
 
     def _start_of(self, name: str, array: Array) -> tuple[bytes, Datatype]:
-        """All of an output but its data; made once for each shape."""
+        """An output's JSON up to its data; made once for each shape."""
         key = (name, array.dtype.char, array.shape)
         found = self._starts.get(key)
         if found is None:
@@ -87,7 +87,7 @@ class JsonCodec:
 
 
 def direct_codec(name: str, version: str, signature: TensorSignature) -> JsonCodec | None:
-    """None for a model whose shapes vary, or whose tensors JSON cannot carry."""
+    """The codec; None for a model whose shapes vary, or whose tensors JSON cannot carry."""
     inputs, outputs = signature.inputs.values(), signature.outputs.values()
     datatypes = [*(datatype for datatype, _ in inputs), *outputs]
     rows = [shape[1:] for _, shape in inputs]
@@ -101,7 +101,8 @@ def direct_codec(name: str, version: str, signature: TensorSignature) -> JsonCod
 
 
 def _request_type(inputs: Sequence[_Input]) -> Any:
-    """Inputs in the model's order: as clients send them. Another order goes the general way."""
+    """The type of a request with inputs in the model's order, as clients send them. Another order
+    goes the general way."""
     types = tuple(_input_type(*each) for each in inputs)
     return msgspec.defstruct(
         "Request", [("inputs", _of(tuple, types)), ("id", str, "")], forbid_unknown_fields=True

@@ -34,7 +34,7 @@ _M = MODEL
 
 
 class V2:
-    """Its routes and their handlers, over one service. Path parts come percent-decoded."""
+    """The routes and their handlers, over one service. Path parts come percent-decoded."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -45,7 +45,7 @@ class V2:
     def routes(self) -> list[Route]:
         of_model = self._of_models(_M)
         return [
-            _get("/v2/health/live", self.live, "Whether it lives", Live),
+            _get("/v2/health/live", self.live, "Whether the server is alive", Live),
             _get("/v2/health/ready", self.ready, "Whether every model is ready", Ready),
             _get("/v2/models", self.models, "Names of the models", ModelNames)._replace(
                 access=Access.READ
@@ -56,7 +56,7 @@ class V2:
         ]
 
     def _of_models(self, path: str) -> list[Route]:
-        """Of a model; the same routes are there for one of its versions."""
+        """The routes below `path`: one model, or one version of it."""
         infer = Route(
             *("POST", f"{path}/infer", self.infer, Access.INFER, Errors.TRITON),
             direct=self._direct.start,
@@ -82,7 +82,7 @@ class V2:
             ),
             gives=Gives(text_generation.GenerateResponse),
         )
-        ready = _get(f"{path}/ready", self.model_ready, "Whether it is ready", ModelReady)
+        ready = _get(f"{path}/ready", self.model_ready, "Whether the model is ready", ModelReady)
         return [
             infer,
             ready._replace(errors=Errors.TRITON),
@@ -90,7 +90,7 @@ class V2:
             generating._replace(
                 template=f"{path}/generate_stream",
                 handler=self.generate_stream,
-                summary="The same, as server-sent events",
+                summary="Text, or any value, through a model, as server-sent events",
                 gives=Gives(None, ("text/event-stream",)),
             ),
         ]
@@ -143,7 +143,7 @@ class V2:
         signature = self._inference.signature_of(served)
         decode: DecodeRequest = partial(codec.decode, body, length, signature=signature)
         if codec.is_large(body, length, signature):
-            with served.held():  # its items come to the queue later
+            with served.held():  # its items are queued later
                 limit_s = timeout_s(request.headers)
                 asked, spent_s = await self._inference.decode_in_thread(
                     decode, request.caller, limit_s
@@ -174,7 +174,7 @@ class V2:
         return _json(ModelNames(self._models.names(request.caller)))
 
     async def model_ready(self, request: Request, model: str, version: str = "") -> Response:
-        """One that loads on request is ready for that."""
+        """Whether the model is ready. One that loads on request is loaded for this call."""
         self._models.find_ready(request.caller, model, version)
         return _json(ModelReady(model, ready=True))
 
@@ -196,7 +196,7 @@ class V2:
 
 def _of_version(row: Route) -> Route:
     template = row.template.replace(_M, f"{_M}/versions/{{version}}")
-    return row._replace(template=template, summary=f"{row.summary}, of one version")
+    return row._replace(template=template, summary=f"{row.summary} (of one version)")
 
 
 def _get(path: str, handler: Handler, summary: str, kind: Any) -> Route:
@@ -204,7 +204,7 @@ def _get(path: str, handler: Handler, summary: str, kind: Any) -> Route:
 
 
 def example_request(model: ServedModel) -> dict[str, Any] | None:
-    """One row; None: JSON cannot carry it."""
+    """A request with one row; None: JSON cannot carry it."""
     if model.only_streams or not all(of_tensor(each).is_json for each in model.inputs):
         return None
     return {"inputs": [_example_tensor(each) for each in model.inputs]}

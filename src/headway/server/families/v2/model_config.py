@@ -50,7 +50,7 @@ class InstanceGroup(TypedDict):
 
 
 class ModelConfiguration(TypedDict):
-    """As Triton writes it; `/openapi.json` describes it."""
+    """A model's configuration in Triton's format; `/openapi.json` describes it."""
 
     name: str
     platform: str
@@ -87,7 +87,7 @@ def with_contents(metadata: ModelMetadata, model: ServedModel) -> ModelMetadata:
 
 
 def config_of(model: ServedModel) -> ModelConfiguration:
-    """At least what perf_analyzer reads, and it reads without checking."""
+    """The configuration, with at least the fields that perf_analyzer reads without checking."""
     config: ModelConfiguration = {
         "name": model.name,
         "platform": PLATFORM,
@@ -106,7 +106,8 @@ def config_of(model: ServedModel) -> ModelConfiguration:
 
 
 def _groups(model: ServedModel) -> list[InstanceGroup]:
-    """Where its workers run, one group for each place. KIND_MODEL: that is the model's to know."""
+    """The places where the model's workers run, a group for each. KIND_MODEL: only the model
+    knows."""
     groups: list[InstanceGroup] = []
     for index, (device, count) in enumerate(Counter(model.devices()).items()):
         name, _, number = device.partition(":")
@@ -140,20 +141,21 @@ def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[TensorMetada
 
 
 def _inputs(model: ServedModel) -> list[TensorConfig]:
-    """Triton's image clients need the order of the axes, and have no other way to learn it."""
+    """The inputs, with the order of images' axes: Triton's clients have no other way to learn
+    it."""
     ports = _ports(_sent(model.inputs, model), model)
     return [{**port, "format": _format(port["dims"])} for port in ports]
 
 
 def _format(dims: Sequence[int]) -> Literal["FORMAT_NONE", "FORMAT_NCHW", "FORMAT_NHWC"]:
-    """Channels are where there is one, or three; at both ends or at neither, it is no image."""
+    """An image has one or three channels on exactly one end; otherwise it is not an image."""
     if len(dims) == 3 and (dims[0] in _CHANNELS) != (dims[2] in _CHANNELS):
         return "FORMAT_NCHW" if dims[0] in _CHANNELS else "FORMAT_NHWC"
     return "FORMAT_NONE"
 
 
 def _ports(tensors: Sequence[Tensor], model: ServedModel) -> list[TensorConfig]:
-    """Triton leaves the rows out of `dims`."""
+    """The inputs or outputs. `dims` leaves out the rows, as in Triton."""
     return [
         {
             "name": each.name,

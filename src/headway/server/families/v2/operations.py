@@ -1,8 +1,8 @@
-"""What an operator or a curious client asks of a server, over HTTP and gRPC alike: descriptions,
-figures, models that come and go, shared memory, settings.
+"""The operations of an operator or a curious client, over HTTP and gRPC alike: descriptions,
+statistics, loading and unloading models, shared memory, settings.
 
-Each operation is here once, and has one row in `OPERATIONS`; `handlers.py` and
-`server/grpc/service.py` make their faces from that.
+Each operation is here once, and has one entry in `OPERATIONS`; `handlers.py` and
+`server/grpc/service.py` make their routes and methods from it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
 
 
 class Operations:
-    """Each raises its errors, and gives what becomes JSON or protobuf; None: nothing."""
+    """The operations. Each returns a value for JSON or protobuf, or None, or raises its error."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -108,7 +108,7 @@ class Operations:
         ]
 
     async def load(self, asked: Asked) -> Loaded:
-        """It may bring settings, but no files."""
+        """Load a model. The request may contain settings, but no files."""
         parameters = asked.body.parameters or {}
         for key in parameters:
             if key.startswith("file:"):
@@ -147,7 +147,7 @@ class Operations:
         )
 
     async def unregister_region(self, asked: Asked) -> None:
-        """Without a name: all."""
+        """Unregister the region `asked.name`; without a name, all regions."""
         if self._regions is not None and asked.name:
             self._regions.unregister(asked.name)
         elif self._regions is not None:
@@ -160,7 +160,8 @@ class Operations:
         raise InvalidInput("CUDA shared memory is not supported")
 
     async def unregister_cuda_region(self, asked: Asked) -> None:
-        """There is nothing to forget; perf_analyzer asks for it with any shared memory."""
+        """Does nothing, as no region can be registered; perf_analyzer calls it with any shared
+        memory."""
 
 
 class Operation(NamedTuple):
@@ -183,26 +184,27 @@ class Operation(NamedTuple):
 def _settings(
     template: str, grpc: str, run: Callable[[Operations, Asked], Awaitable[Any]], kind: Any
 ) -> tuple[Operation, Operation]:
-    """They are read and set at the same place."""
+    """Two routes for the same path: one reads the settings, one sets them."""
     name = "trace" if kind is TraceSettings else "log"
-    read = Operation("GET", template, grpc, run, f"{name} settings", kind)
+    read = Operation("GET", template, grpc, run, f"The {name} settings", kind)
     change = read._replace(
         method="POST",
-        summary="The same; none can be changed",
+        summary=f"Set {name} settings; only their present values are accepted",
         takes=Takes(kind, is_optional=True, null_is_absence=False),
         reads=dict[str, Any],
         access=Access.ADMIN,
-        description="Setting one to what it is changes nothing, for clients that do so.",
+        description="Some clients set a setting to the value that it has: that changes nothing.",
     )
     return read, change
 
 
 def _memory(root: str, grpc: str, kind: Any, *runs: Any) -> tuple[Operation, ...]:
-    """What others would notice takes an administrator."""
+    """The routes for shared memory. Those whose effect other clients would notice need the right
+    `admin`."""
     region = f"{root}/region/{{region}}"
     listing, register, unregister = runs
     status = Operation(
-        *("GET", f"{root}/status", f"{grpc}Status", listing, "What is registered", list[kind]),
+        *("GET", f"{root}/status", f"{grpc}Status", listing, "Registered regions", list[kind]),
         is_of_server=kind is SharedRegion,
     )
     example = {"key": "/weather", "byte_size": 64, "offset": 0}
@@ -210,16 +212,16 @@ def _memory(root: str, grpc: str, kind: Any, *runs: Any) -> tuple[Operation, ...
     forget = change._replace(grpc=f"{grpc}Unregister", run=unregister)
     return (
         status,
-        status._replace(template=f"{region}/status", summary="One that is registered"),
+        status._replace(template=f"{region}/status", summary="One registered region"),
         change._replace(
             template=f"{region}/register",
             grpc=f"{grpc}Register",
             run=register,
-            summary="Register memory that tensors may be in from now on",
+            summary="Register a region of memory that tensors may be in",
             takes=Takes(RegisterRequest, example) if kind is SharedRegion else None,
         ),
-        forget._replace(template=f"{root}/unregister", summary="Forget all"),
-        forget._replace(template=f"{region}/unregister", summary="Forget one"),
+        forget._replace(template=f"{root}/unregister", summary="Unregister all regions"),
+        forget._replace(template=f"{region}/unregister", summary="Unregister one region"),
     )
 
 
@@ -229,41 +231,41 @@ _INDEX = Operation(
 )
 _LOAD = Operation(
     *("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", Operations.load),
-    *("Load a model, or what has changed of it", Loaded, Takes(LoadRequest, is_optional=True)),
+    *("Load a model, or its changes", Loaded, Takes(LoadRequest, is_optional=True)),
     *(ChangeRequest[dict[str, Any]], Access.ADMIN),
-    description="Beside the version that answers, which goes when the new one is ready; answers "
-    "then. `config` is a JSON text of settings of its `model.toml`.",
+    description="The new version is loaded beside the one that answers, and replaces it when it is "
+    "ready; then this call returns. `config`: settings for its `model.toml`, as a JSON text.",
 )
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         *("GET", "/v2", "ServerMetadata", Operations.server_metadata),
-        *("What this server is and can do", ServerMetadata),
+        *("The server's name, version and extensions", ServerMetadata),
     ),
     Operation(
         *("GET", "/v2/models/stats", "ModelStatistics", Operations.statistics),
-        *("Figures of every model", AllStatistics),
+        *("Statistics of every model", AllStatistics),
     ),
     Operation(
         *("GET", MODEL, "ModelMetadata", Operations.model_metadata),
-        *("Its inputs and outputs", ModelMetadata),
+        *("The model's inputs and outputs", ModelMetadata),
         has_versions=True,
     ),
     Operation(
         *("GET", f"{MODEL}/config", "ModelConfig", Operations.model_config),
-        *("As Triton configures it", ModelConfiguration),
+        *("The model's configuration, in Triton's format", ModelConfiguration),
         has_versions=True,
     ),
     Operation(
         *("GET", f"{MODEL}/stats", "ModelStatistics", Operations.statistics),
-        *("Figures of one model", AllStatistics),
+        *("Statistics of one model", AllStatistics),
         has_versions=True,
     ),
     _INDEX,
-    _INDEX._replace(template="/v2/repository/{repository}/index", summary="The same"),
+    _INDEX._replace(template="/v2/repository/{repository}/index"),
     _LOAD,
     Operation(
         *("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload"),
-        *(Operations.unload, "Unload a model; what it has begun is finished", Unloaded),
+        *(Operations.unload, "Unload a model after its running requests", Unloaded),
         *(Takes(UnloadRequest, is_optional=True), ChangeRequest[dict[str, Any]], Access.ADMIN),
     ),
     *_settings("/v2/trace/setting", "TraceSetting", Operations.trace_settings, TraceSettings),
@@ -281,7 +283,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def statistics_of(model: ServedModel) -> TritonStatistics:
-    """Of a model that keeps none: zeros."""
+    """The model's statistics; zeros for a model that keeps none."""
     statistics = getattr(model, "statistics", None)
     if not isinstance(statistics, ModelStatistics):
         statistics = ModelStatistics()
@@ -296,7 +298,7 @@ def _parameters(given: Mapping[str, Any], kind: type[Fields], what: str) -> Fiel
 
 
 def _unchanged(settings: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Setting one to what it is, or clearing it, changes nothing."""
+    """Refuse changes. Setting a value to what it is, or clearing it, changes nothing."""
     for key, value in given.items():
         if key not in settings:
             raise InvalidInput(f"{key!r} is not a setting; there are {', '.join(settings)}")

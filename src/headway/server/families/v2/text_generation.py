@@ -33,7 +33,7 @@ class GenerateRequest(TypedDict, total=False):
 
 
 class GenerateResponse(TypedDict):
-    """Beside these, the model's outputs by name."""
+    """Besides these fields, the model's outputs by name."""
 
     id: NotRequired[str]
     model_name: str
@@ -41,7 +41,7 @@ class GenerateResponse(TypedDict):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """One decoded body: the model's value, and the options beside it."""
+    """A decoded body: the model's value, and the other options."""
 
     id: str
     value: Any
@@ -50,7 +50,7 @@ class Body(msgspec.Struct, frozen=True):
 
 async def parse(request: Request, model: ServedModel, *, streams: bool = False) -> Body:
     """A model of one input gets that key's value (or `text_input`), another gets all of its inputs.
-    What is left are parameters, wherever they stand: as Triton has it."""
+    All other fields are parameters, wherever they are: as in Triton."""
     try:
         keys = await decode_json(request, dict[str, Any])
         beside = keys.get("parameters")
@@ -84,7 +84,7 @@ def _only_input(keys: dict[str, Any], model: ServedModel) -> Any:
 
 
 def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -> None:
-    """Some clients say once more what the route says."""
+    """Refuse a `stream` that contradicts the route: some clients send it as well."""
     if "stream" not in keys or model.takes_parameter("stream"):
         return
     if keys.pop("stream") not in (streams, None):
@@ -99,7 +99,7 @@ async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
 
 
 async def whole(model: ServedModel, value: Any, ask: Ask) -> Any:
-    """All of a stream: texts as one text."""
+    """The whole result of a stream: texts are joined."""
     chunks = []
     stream = model.stream(value, ask)
     try:
@@ -116,7 +116,8 @@ async def _response(model: ServedModel, body: Body, result: Any) -> Response:
 
 
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
-    """What fails before the first event is an ordinary error; later it is an event."""
+    """Stream the answer as events. An error before the first event is an ordinary one; later it is
+    an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
 
     start = _event(_message(model, body, "")).removesuffix(_NO_TEXT)
@@ -133,7 +134,7 @@ async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamRespo
 
 
 def _story_event(model: ServedModel, body: Body, story: Story | None) -> bytes:
-    """What the answer met on its way, where the caller asked for it."""
+    """The event with the answer's batches and times, if the caller asked for them."""
     answers = [] if story is None else story.answers()
     return _event(_message(model, body, {"headway": answers})) if answers else b""
 
@@ -181,6 +182,7 @@ def _not_json() -> Iterator[None]:
 
 
 def _output_name(model: ServedModel, result: Any) -> str:
-    """Text is always `text_output`: tools that read generated text look for that."""
+    """The output's name. Text is always `text_output`: tools that read generated text expect
+    that."""
     is_named = len(model.outputs) == 1 and not isinstance(result, str)
     return model.outputs[0].name if is_named else "text_output"

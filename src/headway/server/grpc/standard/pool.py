@@ -1,5 +1,5 @@
-"""Where our messages are registered: not in protobuf's global pool, which holds one `inference`
-package only. So a process that serves can also use Triton's client, which has its own."""
+"""The descriptor pool for our messages. protobuf's global pool holds only one `inference` package,
+so with a pool of its own, a process that serves can also use Triton's client."""
 
 from google.protobuf import descriptor_pool
 

@@ -1,5 +1,5 @@
-"""Server reflection: the services there are, and the files that describe them. Needs no key: it
-tells what every Headway tells, and no model's name."""
+"""Server reflection: the services, and the files that describe them. Needs no key: it shows the
+same on every Headway server, and no model's name."""
 
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from headway.wire.http2.status import Status
 
 
 class Reflection:
-    """One version's method: `messages` are its own."""
+    """The reflection method of one version: `messages` are that version's."""
 
     def __init__(self, services: Sequence[str], messages: Any) -> None:
         self._services = sorted(services)
@@ -61,7 +61,7 @@ class Reflection:
                 return self._error(Status.INVALID_ARGUMENT)
 
     def _file(self, file: Any) -> Any:
-        """With all that it imports: none of ours imports any."""
+        """The file's descriptor. Its imports would be needed, too; none of our files has any."""
         described = descriptor_pb2.FileDescriptorProto()
         file.CopyToProto(described)
         messages = self._messages

@@ -8,16 +8,16 @@ from headway.wire.http2.method import Method
 
 
 def streaming_of(service: Any) -> dict[str, tuple[bool, bool]]:
-    """By method, whether the client and whether the server sends many messages. (Its descriptor
-    itself says so only since protobuf 4.22.)"""
+    """Whether the client, and whether the server, sends many messages, for each method. (The
+    descriptor itself has said so only since protobuf 4.22.)"""
     described = descriptor_pb2.ServiceDescriptorProto()
     service.CopyToProto(described)
     return {each.name: (each.client_streaming, each.server_streaming) for each in described.method}
 
 
 def methods_of(service: Any, messages: Any, methods: object) -> dict[str, Method]:
-    """By path. `service`: its descriptor; `messages`: the generated module; `methods`: an object
-    that has them by name. None of them needs a key."""
+    """The methods by path. `service`: the descriptor; `messages`: the generated module; `methods`:
+    an object with a method of each name. None of them needs a key."""
     streaming = streaming_of(service)
     return {
         f"/{service.full_name}/{each.name}": Method(

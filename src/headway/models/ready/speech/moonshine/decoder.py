@@ -36,7 +36,7 @@ class MoonshineDecoder:
         [self._width] = {each.shape[3] for each in step.get_inputs() if ".decoder." in each.name}
 
     def decode(self, states: Sequence[Array], most: Sequence[int]) -> list[list[int]]:
-        """The tokens of each part, at most so many."""
+        """The tokens of each part; at most `most` of them, by part."""
         texts: list[list[int]] = [[] for _ in states]
         batch = self._begin(states)
         while batch.parts:
@@ -58,7 +58,8 @@ class MoonshineDecoder:
         )
 
     def _heard(self, states: Sequence[Array]) -> dict[str, Array]:
-        """What every step looks at: each part's blocks behind those of the part before."""
+        """The frames' keys and values, which every step reads: each part's blocks follow those of
+        the part before."""
         counts = [blocks_of(each.shape[1]) for each in states]
         arrays = {
             each.name: self._memory.array(each.name, (sum(counts), *each.shape[1:]))
@@ -90,7 +91,7 @@ class MoonshineDecoder:
 
 
 class _Batch:
-    """The parts whose texts are being written, each in one row."""
+    """The parts that are being transcribed, each in one row."""
 
     def __init__(
         self, frames: Sequence[int], *, heard: dict[str, Array], own: Mapping[str, Array]
@@ -109,7 +110,7 @@ class _Batch:
         self._say(numpy.full(len(frames), _BEGIN, numpy.int64))
 
     def go_on(self, tokens: Array, is_whole: Sequence[bool]) -> None:
-        """After these tokens, with the rows whose texts are not whole yet."""
+        """Append these tokens, and keep only the rows whose texts are not complete."""
         self.is_new = False
         rows = numpy.flatnonzero(~numpy.array(is_whole))
         self.parts = [self.parts[row] for row in rows]
@@ -135,7 +136,7 @@ class _Batch:
         )
 
     def _lay_out(self, own: Mapping[str, Array]) -> None:
-        """What the steps look at; all but their own past stays the same from step to step."""
+        """Arrange the inputs of the steps: only their own past changes from step to step."""
         arrays = {
             **own,
             **self._heard,
@@ -147,8 +148,8 @@ class _Batch:
 
 
 class _Memory(threading.local):
-    """For what the steps look at, kept from batch to batch: to get hundreds of megabytes anew takes
-    as long as all the steps. Each worker's thread has its own."""
+    """Memory for the inputs of steps, kept from batch to batch: allocating hundreds of megabytes
+    again would take as long as all the steps. Each worker's thread has its own."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Array] = {}

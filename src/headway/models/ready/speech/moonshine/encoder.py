@@ -68,7 +68,7 @@ def _merge_attention(graph: Graph) -> None:
 
 
 def multiply_in_int8(graph: Graph, loud: list[int]) -> None:
-    """All linear layers. `loud`: the channels of what they take that are loud in every frame."""
+    """Replace all linear layers. `loud`: the input channels that are loud in every frame."""
     frames: dict[str, _Frames] = {}  # queries, keys and values share theirs
     one = graph.constant(1, numpy.float32)
     for node in graph.nodes("MatMul"):
@@ -98,7 +98,7 @@ def _loud_channels(graph: Graph) -> list[int]:
 
 
 class _Frames:
-    """What a linear layer takes, as uint8: (bytes - zero) * scales."""
+    """The input of a linear layer as uint8: (bytes - zero) * scales."""
 
     def __init__(self, graph: Graph, frames: str, *, is_gelu: bool, loud: list[int]) -> None:
         self._loud = loud

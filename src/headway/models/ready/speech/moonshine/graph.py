@@ -49,7 +49,7 @@ def decoder_sessions(path: Path, *, threads: int, is_int8: bool) -> tuple[Any, A
 
 
 def _hearing(graph: Graph, *, is_int8: bool) -> bytes:
-    """Of the first step, what comes from the frames alone: keys and values, in blocks."""
+    """The part of the first step that needs only the frames: keys and values, in blocks."""
     outputs = []
     blocks = graph.constant([-1, BLOCK, *_heads(graph)], numpy.int64)
     for layer, attention in enumerate(layers(graph, "encoder_attn")):
@@ -100,8 +100,8 @@ def _attend_to_blocks(graph: Graph, layer: int, attention: str) -> None:
 
 
 def _attend_to_itself(graph: Graph, layer: int, attention: str) -> None:
-    """As it was, without a transposed and scaled copy of all keys in every step, and without a mask
-    that lets everything pass."""
+    """Compute self-attention as before, but without a transposed and scaled copy of all keys in
+    every step, and without a mask that lets everything pass."""
     _, width = _heads(graph)
     asked, _ = graph.inputs(f"{attention}/Mul_4")
     keys = f"present.{layer}.decoder.key"

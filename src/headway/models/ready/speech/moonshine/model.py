@@ -45,7 +45,7 @@ MOONSHINE_WEIGHTS = PackagedWeights(
     licence="MIT",
 )
 _FILES = ("encoder_model.ort", "decoder_model_merged.ort", "tokenizer.bin")
-_TOKENS_PER_S = 6.5  # nobody speaks faster; a decoder that goes round in circles is stopped
+_TOKENS_PER_S = 6.5  # nobody speaks faster: this stops a decoder that repeats itself
 _LEAST = RATE // 2  # samples; silence is added to less
 _FRAME = 384  # samples
 _MOST_FRAMES = 20_480  # in one decoding, with those that fill blocks: keys and values of 550 MB
@@ -105,11 +105,11 @@ class Moonshine(SpeechModel):
         )
 
     def files(self) -> list[Path]:
-        """What it is made of: a warm-up table counts as long as these are the same."""
+        """The model's files: a warm-up table holds as long as these are the same."""
         return [self._found / name for name in _FILES]
 
     def samples(self) -> list[list[float]]:
-        """Real speech where there is some: how long a text is decides what a clip costs."""
+        """Real speech if there is a sample: a clip's cost depends on the length of its text."""
         if self._voice is None:
             return super().samples()
         with wave.open(str(self._voice)) as file:
@@ -157,7 +157,8 @@ def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _tokens_in(path: Path) -> Iterator[bytes]:
-    """What each token spells. The file has a length (one byte, or two from 128 on) before each."""
+    """The bytes of each token. In the file, a length (one byte, or two from 128 on) precedes
+    each."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -38,12 +38,12 @@ class Graph:
         return list(self._nodes[node].input)
 
     def shape(self, name: str) -> list[int]:
-        """Of an input; 0 where it may be any."""
+        """The shape of an input; 0 for a length that may vary."""
         [found] = [each for each in self._model.graph.input if each.name == name]
         return [each.dim_value for each in found.type.tensor_type.shape.dim]
 
     def value(self, name: str) -> Array:
-        """Of a constant."""
+        """The value of a constant."""
         array: Array = self._onnx.numpy_helper.to_array(self._values[name])
         return array
 
