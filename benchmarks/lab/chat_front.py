@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import uvloop
@@ -77,7 +78,7 @@ class _Done(NamedTuple):
     tokens: list[int]
     logprobs: list[Any]
     seconds: None = None
-    broken: tuple[int, ...] = ()
+    broken: Mapping[int, str] = MappingProxyType({})
 
     def result(self) -> "_Done":
         return self

@@ -5,12 +5,13 @@ the same text in any batch, and again after it was preempted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from headway.core.generation.sampling import Logprobs, Sampling
 
+NOT_FINITE = "the model's logits are not finite numbers"
 _CANDIDATES = 256  # the likeliest, which nearly always hold all that top-k and top-p keep
 _MASK = (1 << 64) - 1
 
@@ -24,23 +25,24 @@ class Row:
     prompt: Sequence[int]
     generated: Sequence[int]
     allowed: torch.Tensor | None = None  # the tokens that its grammar takes next; None: all
+    error: str = ""  # why no token can be chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
     tokens: list[int]
     logprobs: list[Logprobs | None]
-    broken: tuple[int, ...] = ()  # rows with logits that are no numbers: their token means nothing
+    broken: dict[int, str] = field(default_factory=dict)  # rows whose token means nothing, and why
 
 
 def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
     """A token for each row of the logits."""
     logits = logits.float()
     raw = logits
-    broken = (~logits.amax(-1).isfinite()).nonzero()[:, 0].tolist()
+    broken = dict.fromkeys((~logits.amax(-1).isfinite()).nonzero()[:, 0].tolist(), NOT_FINITE)
     if broken:
         logits = logits.clone()
-        logits[broken] = 0.0  # nothing below meets what is no number
+        logits[list(broken)] = 0.0  # nothing below meets what is no number
     if any(_is_adjusted(each) for each in rows):
         logits = logits.clone()
         for index, row in enumerate(rows):
@@ -55,7 +57,8 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
         None if row.sampling.logprobs is None else logprobs_of(line, token, row.sampling.logprobs)
         for line, token, row in zip(raw, tokens, rows, strict=True)
     ]
-    return Sampled(tokens, logprobs, tuple(broken))
+    broken |= {index: row.error for index, row in enumerate(rows) if row.error}
+    return Sampled(tokens, logprobs, broken)
 
 
 def chance(seed: int, position: int) -> float:

@@ -1,5 +1,6 @@
 """Sequences as an engine knows them, and where a step samples for which."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -9,6 +10,8 @@ import torch
 from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.step import Step
 from headway.engine.sampling import Row, Sampled
+
+_log = logging.getLogger(__name__)
 
 
 class GrammarMatcher(Protocol):
@@ -40,7 +43,14 @@ class Known:
 
     def row(self, position: int) -> Row:
         """The row to sample from at `position`: the tokens before it are known."""
-        found = None if self.matcher is None else self.matcher.allowed(self.generated)
+        found = None
+        try:
+            if self.matcher is not None:
+                found = self.matcher.allowed(self.generated)
+        except Exception as error:  # noqa: BLE001  the library's, about this answer only
+            _log.exception("a grammar failed")
+            why = f"the answer's grammar failed: {error}"
+            return Row(self.sampling, position, self.prompt, self.generated, error=why)
         allowed = None if found is None else torch.from_numpy(found)
         return Row(self.sampling, position, self.prompt, self.generated, allowed)
 

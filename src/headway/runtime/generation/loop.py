@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from headway.core.generation.handing import HandOver
@@ -41,8 +41,8 @@ class StepResult(Protocol):
     @property
     def logprobs(self) -> "list[Any]": ...
     @property
-    def broken(self) -> Sequence[int]:
-        """Rows without a token: the model's logits are not finite numbers."""
+    def broken(self) -> Mapping[int, str]:
+        """Rows without a token, and why: the model's logits are not finite numbers, say."""
         ...
 
 
@@ -343,7 +343,7 @@ class EngineLoop:
         if self._under_way:  # this step begins on the device only now
             expected_s = self._scheduler.expected_s(self._under_way[0][0])
             self._due_at = self._hand_over.at(now, expected_s)
-        outputs = [self._break(step.sampled[row]) for row in result.broken]
+        outputs = [self._break(step.sampled[row], why) for row, why in result.broken.items()]
         ended = {
             each.sequence: each for each in self._scheduler.complete(step, result.tokens, seconds)
         }
@@ -358,15 +358,13 @@ class EngineLoop:
             outputs.append(SequenceOutput(sequence, token, logprobs, finished))
         return outputs
 
-    def _break(self, sequence: int) -> SequenceOutput:
-        """End a sequence whose logits are not finite numbers; other sequences go on."""
+    def _break(self, sequence: int, why: str) -> SequenceOutput:
+        """End a sequence that has no next token; other sequences go on."""
         self._scheduler.cancel(sequence)
         self._adapters.left(sequence)
         self.unfinished.discard(sequence)
         self._engine.drop(sequence)
-        return SequenceOutput(
-            sequence, error=ModelFailed("the model's logits are not finite numbers")
-        )
+        return SequenceOutput(sequence, error=ModelFailed(why))
 
     def _end(self, finished: Finished) -> SequenceOutput:
         self._adapters.left(finished.sequence)

@@ -24,7 +24,7 @@ from headway.engine.gpu.steps.drawing import CutDraws, Draw
 from headway.engine.gpu.steps.graphs import MOST_PROMPTS, Capture, MixedGraphSizes, batch_sizes
 from headway.engine.gpu.steps.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.tuning import this_device
-from headway.engine.sampling import Sampled, sample
+from headway.engine.sampling import NOT_FINITE, Sampled, sample
 from headway.engine.sequences import Known, Place, Sequences, places_of
 from headway.errors import InvalidInput
 
@@ -58,7 +58,7 @@ class DeviceStep:
             self._ended.synchronize()
             self.seconds = self._began.elapsed_time(self._ended) / 1e3
         tokens = self._tokens.tolist()
-        broken = tuple(row for row, token in enumerate(tokens) if token < 0)
+        broken = {row: NOT_FINITE for row, token in enumerate(tokens) if token < 0}
         sampled = Sampled([max(token, 0) for token in tokens], [None] * self._count, broken)
         if self._by_host:
             self._runner.choose(self._by_host, sampled)
@@ -342,6 +342,7 @@ class GpuRunner(Sequences):
         chosen = sample(logits[indices].cpu(), [known.row(place.position) for place, known in rows])
         for (place, _), token, logprobs in zip(rows, chosen.tokens, chosen.logprobs, strict=True):
             into.tokens[place.row], into.logprobs[place.row] = token, logprobs
+        into.broken.update({rows[index][0].row: why for index, why in chosen.broken.items()})
         slots = torch.tensor([place.slot for place, _ in rows], device=logits.device)
         self._last[slots] = torch.tensor(chosen.tokens, device=logits.device)
 
