@@ -97,7 +97,7 @@ class LlamaSpec:
         }
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Each that a folder holds, and its shape."""
+        """The tensors that a folder contains, with their shapes."""
         yield "model.embed_tokens.weight", (self.vocabulary, self.hidden)
         yield "model.norm.weight", (self.hidden,)
         if not self.is_tied:

@@ -23,7 +23,7 @@ class Chunk:
 
     @property
     def context(self) -> int:
-        """Tokens that its last one attends to."""
+        """The number of tokens that its last token attends to."""
         return self.position + self.end - self.start
 
 

@@ -22,7 +22,7 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rotations(rope: Mapping[str, Any], features: int, positions: int) -> torch.Tensor:
-    """`[position, features / 2]`, complex: what each pair is multiplied by."""
+    """The factor of each pair of features: `[position, features / 2]`, complex."""
     exponents = torch.arange(0, features, 2, dtype=torch.int64).float() / features
     frequencies = 1.0 / (rope["rope_theta"] ** exponents)
     if rope["rope_type"] == "linear":
@@ -40,7 +40,7 @@ def pair_neighbours(weight: torch.Tensor, features: int) -> torch.Tensor:
 
 
 def rotate(heads: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """`[token, head, feature]` by `[token, 1, feature / 2]`."""
+    """Rotate `[token, head, feature]` by `[token, 1, feature / 2]`."""
     tokens, count, features = heads.shape
     wide = heads if heads.dtype == torch.float32 else heads.float()
     pairs = torch.view_as_complex(wide.view(tokens, count, features // 2, 2))

@@ -80,7 +80,7 @@ def _is_adjusted(row: Row) -> bool:
 
 
 def _adjust(logits: torch.Tensor, row: Row) -> None:
-    """Grammar, penalties and biases, in place."""
+    """Apply grammar, penalties and biases, in place."""
     sampling = row.sampling
     if row.allowed is not None:
         logits.masked_fill_(~row.allowed, -torch.inf)
@@ -149,7 +149,7 @@ def _likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Te
 
 
 def _keep(weights: torch.Tensor, sampling: Sampling, vocabulary: int) -> int | None:
-    """How many of the likeliest are kept; None: more must be seen to know."""
+    """The number of likeliest tokens to keep; None: more of them are needed to know."""
     seen = len(weights)
     bound = min(sampling.top_k or vocabulary, vocabulary)
     if sampling.min_p:

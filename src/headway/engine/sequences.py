@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class GrammarMatcher(Protocol):
-    """How far one answer has come in its grammar."""
+    """The state of one answer in its grammar."""
 
     def allowed(self, generated: Sequence[int]) -> Any:
         """Which tokens may follow, as an array of booleans; None: any."""

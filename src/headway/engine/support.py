@@ -153,13 +153,14 @@ def _odd_length(text: Config) -> str | None:
 
 
 def _contradiction(text: Config) -> str | None:
-    """Rope parameters are in three places, by the version that wrote them."""
+    """The reason why rope parameters contradict each other: by version, they are in one of three
+    places."""
     parameters, scaling = text.get("rope_parameters"), text.get("rope_scaling")
     for name, rope in (("rope_parameters", parameters), ("rope_scaling", scaling)):
         if rope is not None and not isinstance(rope, Mapping):
             return f"{name} is not an object"
     if parameters and scaling and dict(parameters) != dict(scaling):
-        return "rope_parameters and rope_scaling say different things"
+        return "rope_parameters and rope_scaling differ"
     theta = text.get("rope_theta")
     for rope in _ropes(text):
         if not isinstance(rope["rope_type"], str):
@@ -208,7 +209,8 @@ def _is_nested(text: Config) -> bool:
 
 
 def _not_ours(config: Config) -> str | None:
-    """Every key is used, or known to be without effect."""
+    """The reason why our own definition cannot be used; None: it can. Every key must be used, or
+    known to have no effect."""
     stated = [name for name in _DERIVED if config.get(name) is not None]
     for name in (*_SIZES, *stated):
         if not isinstance(config.get(name), int) or config[name] < 1:

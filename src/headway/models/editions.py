@@ -56,7 +56,8 @@ def read(target: str, attempt: int = 0) -> Edition | None:
 
 @contextmanager
 def making(edition: Edition) -> Iterator[None]:
-    """While a model is made of it. If that fails, its module goes, unless another model has it."""
+    """Make a model of the edition. If that fails, its module is removed, unless another model has
+    it."""
     if not edition.module:
         yield
         return

@@ -99,7 +99,7 @@ def _check(function: Callable[..., Any], target: str, *, has_prepare: bool) -> N
 
 
 def _is_batch(hint: Any) -> bool:
-    """Any list, or an array of rows; a hint that says nothing may be one."""
+    """Whether the hint is a list, an array of rows, or unknown."""
     kind = get_origin(hint) or hint
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]

@@ -64,7 +64,7 @@ def _describe(
     first: inspect.Parameter,
     own: list[inspect.Parameter],
 ) -> None:
-    """Its hints are those of the function, for a list of one."""
+    """Give `predict` the function's hints, for a list of one."""
     hints = typing.get_type_hints(function, include_extras=True)
     keywords = {each.name: hints[each.name] for each in own if each.name in hints}
     takes, gives = hints.get(first.name, Any), hints.get("return", Any)

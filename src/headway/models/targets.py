@@ -92,7 +92,7 @@ class _Copies:
 
 
 def _parted(target: str) -> tuple[str, str]:
-    """`file.py:Name` as file and name. (A path of Windows has a colon of its own.)"""
+    """The file and the name of `file.py:Name`. (A Windows path has a colon, too.)"""
     if target.endswith(".py"):
         return target, ""
     place, _, name = target.rpartition(":")
@@ -231,7 +231,8 @@ def fix_of(error: BaseException) -> str:
 
 
 def _only_model(module: ModuleType, place: str) -> str:
-    """Its one model: a class, a decorated function or an instance; else its one plain function."""
+    """The module's only model: a class, a decorated function or an instance; else its only plain
+    function."""
     models = _models_in(module)
     names = models or _functions_in(module)
     if len(names) == 1:

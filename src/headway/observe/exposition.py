@@ -47,10 +47,10 @@ def histogram_starts(family: MetricFamily, labels: str, bounds: Bounds) -> tuple
 
 
 class Exposition:
-    """Samples as they come, from one model after the other; written out family by family."""
+    """Collects samples from one model after the other, and writes them out family by family."""
 
     def __init__(self, shows: Callable[[str], bool] = lambda model: True) -> None:
-        """`shows`: may the reader see the model of that name?"""
+        """`shows`: whether the reader may see the model of that name."""
         self.shows = shows
         self._lines: dict[MetricFamily, list[str]] = {}
 

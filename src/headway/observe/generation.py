@@ -44,7 +44,7 @@ class GenerationRecorder:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing has been: a warm-up is not a request."""
+        """Forget all records so far: a warm-up is not a request."""
         self.first_token = Histogram(_FIRST)
         self.between_tokens = Histogram(_BETWEEN)
         self.whole = Histogram(_WHOLE)

@@ -54,7 +54,7 @@ class Gpus:
 
 
 def _open() -> Any:
-    """None where there is no library, no driver or no permission: a server without a GPU."""
+    """The library; None without a library, a driver or permission: a server without a GPU."""
     try:
         import pynvml
     except ImportError:

@@ -17,7 +17,7 @@ def bounds(*values: float) -> Bounds:
 
 
 class Histogram:
-    """How many values fell between which bounds, and their sum."""
+    """Counts values between bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -31,7 +31,7 @@ class Histogram:
         self.sum += value * times
 
     def add_zeros(self, times: int) -> None:
-        """Nothing is below zero, so they are in the first bucket."""
+        """Add values of zero: they are all in the first bucket."""
         self.counts[0] += times
 
     def add_ages(self, moments: Sequence[float], now: float, total: float) -> None:

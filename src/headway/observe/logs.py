@@ -20,7 +20,7 @@ _COMPUTED = frozenset(["message", "asctime", "taskName"])
 
 
 def configure(*, format: str, level: str) -> None:  # noqa: A002 - as the setting is called
-    """Have this process log to stderr, unless it logs somewhere already. For commands only."""
+    """Make this process log to stderr, unless it logs somewhere already. For commands only."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -123,7 +123,7 @@ def note_error(code: str) -> None:
 
 
 def follow(batcher: Followable) -> None:
-    """Let the lines name the batch that each request was in: the last of them, where several."""
+    """Make the log lines name the batch that each request was in; of several, the last."""
     Following(current, _finished).follow(batcher)
 
 

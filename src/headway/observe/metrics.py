@@ -120,7 +120,7 @@ class Metrics:
         batcher.observe(watch.observe)
 
     def add_source(self, source: Source) -> None:
-        """Ask this, too, whenever a page is made."""
+        """Ask this source, too, for every page."""
         self._sources.append(source)
 
     def _stopped(self, watch: "_Watch") -> None:
@@ -128,7 +128,7 @@ class Metrics:
             self._retire(watch)
 
     def _forget_lost(self) -> None:
-        """Batchers that were dropped without being closed."""
+        """Forget batchers that were dropped without being closed."""
         watches = [watch for model in self._models.values() for watch in model.watches]
         for watch in watches:
             if watch.batcher is None:
@@ -149,7 +149,7 @@ class Metrics:
     # ---- the page
 
     def text(self, *, openmetrics: bool = False) -> str:
-        """Prometheus' text format, or OpenMetrics."""
+        """The page in Prometheus' text format, or OpenMetrics."""
         page = Exposition()
         for _ in self.fill(page):
             pass

@@ -48,7 +48,7 @@ class Times:
         self.end_to_end = Histogram(SECONDS)
 
     def add(self, event: BatchFinished, arrivals: list[float]) -> None:
-        """`arrivals`, sorted: when the items of this class in the batch came."""
+        """`arrivals`: the sorted arrival times of the batch's items of this class."""
         batch, count, total = event.batch, len(arrivals), sum(arrivals)
         idle_since, fired_at = batch.idle_since, batch.fired_at
         # An item that came before the worker was free was queued until then, then lingered.

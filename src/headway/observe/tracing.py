@@ -32,7 +32,7 @@ class Tracing:
         self._tracer = trace.get_tracer("headway", tracer_provider=provider)
 
     def follow(self, batcher: Followable) -> None:
-        """Have every call of this batcher that comes from within a span be part of its trace."""
+        """Make every call of this batcher from within a span a part of its trace."""
         Following(_current_span, self._finished, self._started).follow(batcher)
 
     # ---- requests
@@ -50,7 +50,7 @@ class Tracing:
         return span
 
     def end_request(self, span: Any, *, error: str = "", **attributes: Any) -> None:
-        """`error`: the word for what went wrong on our side."""
+        """`error`: the code of an error on our side."""
         for name, value in attributes.items():
             span.set_attribute(name.replace("__", "."), value)
         if error:

@@ -1,12 +1,18 @@
-"""Logits that are no finite numbers end their answer with an error, and no other."""
+"""An answer without a next token ends with an error, and no other does: logits that are no finite
+numbers, a grammar that fails."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from models import Engine
 from safetensors.torch import load_file, save_file
 from test_generator import GREEDY, generator
 
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.step import Step
 from headway.errors import ModelFailed
 
 pytestmark = pytest.mark.real_time
@@ -42,3 +48,21 @@ async def test_an_answer_without_numbers_is_an_error_and_its_neighbours_go_on(
     for answer in (together[0], together[2], later):
         assert not isinstance(answer, BaseException)
         assert answer.tokens == alone.tokens
+
+
+class FailingGrammar:
+    def allowed(self, generated: Sequence[int]) -> Any:
+        if generated:
+            raise IndexError("too many indices")
+
+
+def test_a_grammar_that_fails_ends_its_own_answer(folder: Path) -> None:
+    engine = Engine(folder)
+    engine.runner.matcher_of = lambda _: FailingGrammar()
+    engine.submit((9, 40, 33), Sampling(temperature=0.0, grammar="any"))
+    engine.submit((9, 40, 33))
+    engine.step()  # the prompts
+    step = engine.scheduler.next_step(0.0)
+    assert isinstance(step, Step)
+    sampled = engine.runner.run(step)
+    assert sampled.broken == {0: "the answer's grammar failed: too many indices"}

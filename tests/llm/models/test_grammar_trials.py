@@ -51,6 +51,13 @@ def test_what_would_end_a_process_ends_one_that_has_nothing_else_to_do(trials: T
     assert resident_bytes() - before < 2**25
 
 
+def test_a_complete_answer_may_end_with_any_of_the_ends(vocabulary: Vocabulary) -> None:
+    matcher = Grammars(vocabulary._replace(ends=(0, 2))).matcher(of_regex("[ab]"))
+    first = int(matcher.allowed([]).nonzero()[0][0])
+    assert set(matcher.allowed([first]).nonzero()[0].tolist()) == {0, 2}
+    assert set(matcher.allowed([first, 2]).nonzero()[0].tolist()) == {0, 2}
+
+
 def test_a_grammar_whose_process_is_killed_is_not_refused(trials: Trials) -> None:
     assert trials.why_not(of_regex("[ab]")) == ""
     process = trials._process

@@ -10,7 +10,8 @@ from headway.engine.adapters.peft import Weights
 
 
 class Product(NamedTuple):
-    """x·down·up: of one module, or of several that are one product of the model."""
+    """The matrices of x·down·up, for one module, or for several that are one product of the
+    model."""
 
     down: torch.Tensor  # in × ranks
     up: torch.Tensor  # ranks × out
@@ -46,7 +47,7 @@ class Adapting:
         self._groups = [(_compact(rows), products) for rows, products in groups]
 
     def add(self, name: str, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """`out`, to which each row's adapter has added its own, in place."""
+        """Add each row's adapter to `out`, in place. Returns `out`."""
         for rows, products in self._groups:
             product = products.get(name)
             if product is None:
@@ -59,7 +60,7 @@ class Adapting:
 
 
 def _compact(rows: Sequence[int]) -> slice | torch.Tensor:
-    """Rows in a row need no gathering."""
+    """The rows' index; consecutive rows become a slice, which needs no gathering."""
     if rows[-1] - rows[0] + 1 == len(rows):
         return slice(rows[0], rows[-1] + 1)
     return torch.tensor(rows, dtype=torch.int64)

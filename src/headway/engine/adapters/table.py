@@ -35,11 +35,11 @@ class AdapterTable:
         self._known[adapter] = weights
 
     def drop(self, adapter: str) -> None:
-        """No sequence names it any more."""
+        """Drop an adapter that no sequence uses any more."""
         self._known.pop(adapter, None)
 
     def begin(self, step: Step) -> Adapting | None:
-        """Place what the step says, and see which of its rows have adapters."""
+        """Place the step's adapters, and note which of its rows have one."""
         for slot, adapter in step.placed:
             self._placed[slot] = self._decoder.packed(self._known[adapter])
         for part in step.prefill:

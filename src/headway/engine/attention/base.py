@@ -41,7 +41,8 @@ class Attention(ABC):
         *,
         scale: float | None = None,
     ) -> torch.Tensor:
-        """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
+        """Takes queries, keys and values as `[token, head, feature]`; returns the shape of
+        queries."""
         given = queries.dtype
         queries, keys, values = (each.to(self._dtype) for each in (queries, keys, values))
         self._write(layer, keys, values)
@@ -50,7 +51,7 @@ class Attention(ABC):
         return self._attend(layer, queries, keys, values, scale).to(given)
 
     def layout(self) -> StepLayout | None:
-        """None: layer by layer only."""
+        """The step's layout; None: the layers can only be computed one by one."""
         return None
 
     def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:

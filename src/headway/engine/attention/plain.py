@@ -86,7 +86,7 @@ class PlainAttention(Attention):
         return mask.masked_fill_(hidden, -math.inf)[:, None, None, :]
 
     def _mask_chunk(self, chunk: Chunk) -> torch.Tensor | None:
-        """None: a fresh prompt, which needs no other mask than the usual triangle."""
+        """The chunk's mask; None: a fresh prompt, for which the causal mask is enough."""
         if not chunk.position:
             return None
         queries = torch.arange(chunk.position, chunk.context)[:, None]

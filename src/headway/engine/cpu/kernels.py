@@ -33,7 +33,7 @@ class Panels(NamedTuple):
 
     @property
     def takes_bf16(self) -> bool:
-        """Rows are rounded to bf16 before they are multiplied."""
+        """Whether rows are rounded to bf16 before they are multiplied."""
         return self.kind == _BF16_PAIRS
 
 
@@ -73,7 +73,7 @@ class Kernels:
     def multiply(
         self, x: torch.Tensor, panels: Panels, scales: torch.Tensor | None
     ) -> torch.Tensor:
-        """Rows by weights, of 16 bits or of 8 with a scale for each output."""
+        """Multiply rows by weights, of 16 bits, or of 8 with a scale for each output."""
         _fits(x.shape[-1] == panels.inputs > 0, "a row has another width than the weights")
         _fits(x.dtype == torch.float32 and x.dim() == 2, _ROWS)
         if scales is not None or panels.data.dtype == torch.int8:
@@ -130,7 +130,7 @@ class Kernels:
         return y
 
     def rotate(self, heads: torch.Tensor, count: int, by: torch.Tensor) -> None:
-        """`[token, head, feature]`: of each token the first heads, in place."""
+        """Rotate the first heads of each token, in place: `[token, head, feature]`."""
         rows, there, features = heads.shape
         _fits(there >= count, "there are fewer heads than the configuration says")
         self._check(features)
@@ -154,7 +154,7 @@ class Kernels:
         value_pages: torch.Tensor,
         places: torch.Tensor,
     ) -> None:
-        """Each token's `[head, feature]` to its place: number of the page × its size + position."""
+        """Write each token's `[head, feature]` to its place: page number × page size + position."""
         rows, heads, features = keys.shape
         is_alike = keys.shape == values.shape and key_pages.shape == value_pages.shape
         _fits(is_alike, "keys and values have other sizes")

@@ -32,7 +32,7 @@ class LlamaDecoder:
         kernels: Kernels | None = None,
         is_rounded: bool = False,
     ) -> None:
-        """Rounded: with weights of 8 bits."""
+        """`is_rounded`: with weights of 8 bits."""
         self._spec = spec
         self.vocabulary = spec.vocabulary
         self.shape = CacheShape(spec.layers, spec.kv_heads, spec.head_size)
@@ -113,7 +113,7 @@ class _Make:
         return _Norm(weight, self.dtype, self.epsilon, kernels)
 
     def kernels_for(self, width: int) -> Kernels | None:
-        """None: not for rows of this width."""
+        """The kernels for rows of this width; None: they do not support it."""
         kernels = self.kernels
         return kernels if kernels is not None and kernels.is_whole(width) else None
 

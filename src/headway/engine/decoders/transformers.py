@@ -64,7 +64,7 @@ class TransformersDecoder:
 
     @property
     def adaptable(self) -> Sizes:
-        """Every product that has a row for each token: experts and the head have not."""
+        """Every product with a row for each token: not those of experts, nor the head's."""
         head = self._model.get_output_embeddings()
         return {
             name: _sizes(module)
@@ -189,7 +189,8 @@ def _loaded(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def _check_loaded(folder: Path, info: Any) -> None:
-    """transformers draws what is missing at random, and says so in a log only."""
+    """Refuse a folder with missing weights: transformers would draw those at random, and only log
+    it."""
     for name in sorted(info["missing_keys"]):
         raise ConfigError(f"{folder}: {name} is missing")
     for name in sorted(info["unexpected_keys"]):

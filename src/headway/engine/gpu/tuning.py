@@ -119,7 +119,7 @@ def tuned_for(name: str) -> Tuned:
 
 
 def decode_tiles(size: int, item_bytes: int, on: Device) -> DecodeTiles:
-    """`size`: of a head."""
+    """`size`: the width of a head."""
 
     def taken(tiles: DecodeTiles) -> int:
         return _LEAST * size * item_bytes + _keys_bytes(tiles, size, item_bytes)
@@ -163,5 +163,5 @@ def _fitted(
 
 
 def _keys_bytes(tiles: DecodeTiles | PromptTiles, size: int, item_bytes: int) -> int:
-    """And as many values."""
+    """The bytes of a tile's keys, and of as many values."""
     return 2 * tiles.stages * tiles.block * size * item_bytes

@@ -57,7 +57,8 @@ def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _conjunctions(schema: Mapping[str, Any]) -> int:
-    """Two patterns that must both fit are intersected, and so on: of twenty, that takes hours."""
+    """The number of patterns that must all match: they are intersected, which takes hours for
+    twenty."""
     parts = schema.get("allOf")
     count = len(parts) if isinstance(parts, list) and len(parts) > 1 else 0
     has_text = not schema.keys().isdisjoint(("pattern", "format"))
@@ -99,7 +100,7 @@ def _check_values(part: Mapping[str, Any], field: str) -> None:
 
 
 def _digits(multiple: int | float) -> float:
-    """0.25 as 25, 3000 as 3: what its automaton counts."""
+    """The digits that the automaton counts: 0.25 as 25, 3000 as 3."""
     if abs(multiple) > _LARGEST or multiple != multiple:
         return math.inf
     return int("".join(map(str, Decimal(repr(float(multiple))).normalize().as_tuple().digits)))

@@ -86,7 +86,7 @@ class Grammars:
         return Matcher(matcher, self._vocabulary.size, self._vocabulary.ends)
 
     def compile(self, grammar: str) -> Any:
-        """Slow the first time."""
+        """The compiled grammar. Slow the first time."""
         with self._lock:
             found = self._compiled.get(grammar)
             if found is not None:
@@ -126,7 +126,7 @@ def _parser_limits() -> Any:
 
 
 class Matcher:
-    """How far one answer has come in its grammar."""
+    """The state of one answer in its grammar."""
 
     def __init__(self, matcher: Any, vocabulary: int, ends: Sequence[int]) -> None:
         self._matcher = matcher
@@ -153,7 +153,7 @@ class Matcher:
         return mask.astype(bool)
 
     def _ends_or_others(self, *, is_end: bool) -> Any:
-        """Everything but what ends an answer; or only that."""
+        """All tokens but those that end an answer; or only those."""
         import numpy
 
         mask = numpy.full(self._vocabulary, not is_end)

@@ -46,7 +46,7 @@ class LanguageModel:
         self._folder: Path | None = None
 
     def folder(self) -> Path:
-        """Slow the first time: a GGUF file is converted, once. Raises ConfigError."""
+        """The folder; slow the first time, when a GGUF file is converted. Raises ConfigError."""
         if self._folder is None:
             self._folder = find_language_model(self._target)
         return self._folder

@@ -237,7 +237,7 @@ def _check(now: threading.local) -> None:
 
 
 def _repeats(left: Any, right: Any) -> int:
-    """How long a text or list becomes that is repeated; 0: these are numbers."""
+    """The length of a repeated text or list; 0: these are numbers."""
     if isinstance(left, int | float) and isinstance(right, int | float):
         return 0
     times, repeated = (left, right) if isinstance(left, int) else (right, left)

@@ -129,7 +129,7 @@ class StopStrings:
         return held
 
     def _beginning(self, text: str) -> int:
-        """How much of the end of the text may be the beginning of a stop string."""
+        """The length of the text's end that may be the beginning of a stop string."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             tail = text[-length:]
             if any(each.startswith(tail) for each in self._stops):

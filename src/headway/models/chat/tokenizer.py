@@ -86,7 +86,8 @@ class Written(NamedTuple):
 
 
 def _is_templates(chat: Traced, token: Written) -> bool:
-    """Every character of it, but for whitespace around it that some tokens take in."""
+    """Whether the template wrote all of it, apart from whitespace around it that some tokens
+    include."""
     part = chat[token.start : token.end]
     origins = set(part.strip().origins or part.origins)
     if CALLER[0] in origins:

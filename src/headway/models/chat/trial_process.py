@@ -54,7 +54,7 @@ def _serve(grammars: Grammars, asked: socket.socket) -> None:
 
 
 def _limit() -> None:
-    """Beyond it, the kernel gives no memory, or ends this process."""
+    """Limit memory and time: beyond, the kernel gives no more memory, or ends this process."""
     with open("/proc/self/statm", "rb") as file:
         most = int(file.read().split()[0]) * resource.getpagesize() + MOST_WORKING_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -45,7 +45,7 @@ class Trials:
         self._verdicts: OrderedDict[bytes, str] = OrderedDict()  # by the grammar's hash
 
     def known(self, grammar: str) -> str | None:
-        """Why not, or empty; None: it was not tried yet."""
+        """The reason why it is refused, or empty; None: it was not tried yet."""
         return self._verdicts.get(_key(grammar))
 
     def why_not(self, grammar: str) -> str:

@@ -108,7 +108,7 @@ class DiffusionModel(Model[Drawing, Array]):
         steps: int = 0,
         guidance: float = 0.0,
     ) -> Drawing:
-        """Everything is checked here: a mistake must not reach the others of the batch."""
+        """Check everything here: a mistake must not reach the batch's other items."""
         if len(raw) > _MAX_PROMPT:
             raise InputTooLarge(
                 f"prompt: {len(raw)} characters; at most {_MAX_PROMPT}", limit=_MAX_PROMPT

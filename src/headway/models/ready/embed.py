@@ -117,7 +117,7 @@ def check_width(found: int, expected: int) -> None:
 
 
 class MiniLM(PinnedNetwork, TextEmbedder):
-    """all-MiniLM-L6-v2."""
+    """Embeds texts with all-MiniLM-L6-v2."""
 
     pinned = MINILM_WEIGHTS
     task = MappingProxyType({"width": DIMENSIONS})

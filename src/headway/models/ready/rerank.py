@@ -83,7 +83,7 @@ class Reranker(TextModel):
 
 
 class _Both(NamedTuple):
-    """Query and document as one sequence."""
+    """A query and a document as one sequence."""
 
     ids: list[int]
     types: list[int]
@@ -125,7 +125,7 @@ class CrossEncoder(Reranker):
 
 
 class _Apart(NamedTuple):
-    """Query and document, each for itself."""
+    """A query and a document, each by itself."""
 
     query: tuple[int, ...]
     document: list[int]

@@ -26,7 +26,7 @@ class Entry:
     install: str  # all that must be installed for it, as pip takes it
 
     def maker(self) -> Callable[..., Any]:
-        """Its class, imported only now."""
+        """The model's class, imported only now."""
         found: Callable[..., Any] = imported(self.model)
         return found
 

@@ -190,7 +190,7 @@ def _expand(
 
 
 def parts_for(x: torch.Tensor, matrices: Matrices, splits: int) -> torch.Tensor:
-    """Room for what `shrink` computes and `expand` reads."""
+    """Memory for the results of `shrink`, which `expand` reads."""
     ranks = matrices.down.shape[1]
     return torch.empty((splits, x.shape[0], ranks), dtype=torch.float32, device=x.device)
 

@@ -102,7 +102,7 @@ def splits_for(rows: int, heads: int, multiprocessors: int, longest: int, block:
 def _parts(
     heads: int, splits: int, dim: int, out: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for what the splits find, which another kernel joins."""
+    """Memory for the splits' results, which another kernel joins."""
     if splits == 1:
         return out, out
     wide = {"dtype": torch.float32, "device": out.device}

@@ -135,7 +135,7 @@ def _quantise_rows(x, out, scales, columns, LARGEST: tl.constexpr, BLOCK: tl.con
 
 
 def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row in 8 bits, and what it is to be multiplied with: rows × 1."""
+    """Each row in 8 bits, and its scale: rows × 1."""
     rows, columns = x.shape
     out = torch.empty((rows, columns), dtype=FLOAT8, device=x.device)
     scales = torch.empty((rows, 1), dtype=torch.float32, device=x.device)

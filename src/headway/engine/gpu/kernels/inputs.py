@@ -126,7 +126,8 @@ def _join_tables(entries, tables, count, table_stride, BLOCK: tl.constexpr):
 
 
 def join_tables(entries: torch.Tensor, tables: torch.Tensor) -> None:
-    """`entries`, 3 × count, int32: whose table, which column, the block that joins it."""
+    """Join blocks to tables. `entries`, 3 × count, int32: the table, the column and the block of
+    each."""
     count, block = entries.shape[1], 256
     _join_tables[(triton.cdiv(count, block),)](
         entries, tables, count, tables.stride(0), BLOCK=block, num_warps=4

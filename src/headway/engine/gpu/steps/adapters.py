@@ -104,13 +104,13 @@ class DeviceAdapters:
         self._known[adapter] = weights
 
     def drop(self, adapter: str) -> None:
-        """No sequence names it any more."""
+        """Drop an adapter that no sequence uses any more."""
         self._known.pop(adapter, None)
 
     # ---- steps
 
     def begin(self, step: Step) -> bool:
-        """Place what the step says. Has any of its rows an adapter?"""
+        """Place the step's adapters. Returns whether any of its rows has one."""
         for slot, adapter in step.placed:
             self._memory[slot].copy_(self._known[adapter], non_blocking=True)
         mine = self._of_sequence

@@ -28,7 +28,7 @@ class Draw(NamedTuple):
 
 class CutDraws:
     def __init__(self, rows: int, vocabulary: int, *, in_flight: int, is_pinned: bool) -> None:
-        """`in_flight`: steps whose numbers may be on their way at once."""
+        """`in_flight`: the steps whose numbers may be under way at once."""
         self._vocabulary = vocabulary
         made = (torch.empty(_NUMBERS * rows, dtype=torch.float64) for _ in range(in_flight))
         self._buffers = deque(each.pin_memory() if is_pinned else each for each in made)

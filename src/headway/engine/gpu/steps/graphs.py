@@ -18,7 +18,7 @@ MOST_TOKENS = 2048
 
 
 def batch_sizes(most: int) -> list[int]:
-    """Batches of decodes with a graph of their own: few rows are wasted at any number."""
+    """The batch sizes of decodes that get a graph of their own: few rows are wasted at any size."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, most, 32)]
     return [size for size in sizes if size < most] + [most]
 
@@ -60,7 +60,7 @@ class Capture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, launch: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-        """Launches once to compile and to choose, and once into a graph."""
+        """Launch once to compile and to tune, and once into a graph."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             launch()

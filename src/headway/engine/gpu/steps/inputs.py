@@ -59,7 +59,7 @@ class DeviceInputs:
 
 
 def inputs_at(memory: torch.Tensor, sizes: MixedSizes) -> DeviceInputs:
-    """Parts of this memory."""
+    """The parts of this memory."""
     parts, at = [], 0
     for width in sizes.widths():
         parts.append(memory[at : at + width])
@@ -77,8 +77,7 @@ class MixedInputs:
         self._entries: list[tuple[int, int, int]] = []  # blocks that join a table
 
     def write(self, host: torch.Tensor, sizes: MixedSizes) -> tuple[int, int]:
-        """Write the step's numbers. Returns their count, and that of the table entries after the
-        parts."""
+        """Write the step's numbers. Returns their count, and that of table entries at their end."""
         parts = DeviceInputs(*(each.numpy() for each in _parts(inputs_at(host, sizes))))
         self._write_decodes(parts)
         self._write_prompts(parts)
@@ -150,5 +149,5 @@ def _parts(inputs: DeviceInputs) -> list[torch.Tensor]:
 
 
 def _aligned(count: int) -> int:
-    """Kernels load 16 bytes at a time."""
+    """The count rounded up: kernels load 16 bytes at a time."""
     return -(-count // 4) * 4

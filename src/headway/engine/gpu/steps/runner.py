@@ -51,7 +51,7 @@ class DeviceStep:
         self._by_host = by_host
 
     def settle(self) -> None:
-        """Choose what the host must choose, before the next step takes it for its input."""
+        """Sample what the host must sample, before the next step reads it."""
         if self._sampled is not None:
             return
         if self._began is not None and self._ended is not None:
@@ -266,7 +266,7 @@ class GpuRunner(Sequences):
             return running
 
     def _special_rows(self, step: Step) -> tuple[list[Draw], list[tuple[Place, Known]]]:
-        """Rows that the step's graph does not draw: the device does, or the host."""
+        """The rows that the step's graph does not sample, but the device or the host does."""
         drawn: list[Draw] = []
         by_host: list[tuple[Place, Known]] = []
         if not self._special:

@@ -15,7 +15,7 @@ _BESIDE = 8  # decodes, while the size of the prompts varies
 
 
 def warm_mixed(runner: "GpuRunner") -> None:
-    """Once graphs are captured (that gives free memory back). No sequence may be under way."""
+    """Warm up, once graphs are captured (that frees memory). No sequence may be under way."""
     for step in mixed_steps(runner.limits):
         runner.start(step).result()
 

@@ -115,7 +115,7 @@ def _write_tensors(
 
 
 def _check_room(tensors: Sequence[Converted], metadata: Metadata, folder: Path) -> None:
-    """Says how large the folder becomes, and refuses where the disk has not that much room."""
+    """Log how large the folder becomes, and refuse if the disk has not enough room."""
     size = sum(each.size for each in tensors) + 2**26  # and what is beside the tensors
     free = shutil.disk_usage(folder).free
     place = folder.parent

@@ -67,7 +67,7 @@ class Metadata:
         return value
 
     def only(self, key: str, *allowed: Any) -> None:
-        """Refuses a file in which a key says something that is not computed here."""
+        """Refuse a file in which a key has a value that is not supported."""
         value = self.get(key)
         if value is not None and value not in allowed:
             raise self.refusal(f"{key} = {value!r:.80} is not supported")

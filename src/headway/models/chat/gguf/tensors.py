@@ -189,6 +189,6 @@ def _bytes_of(each: Converted) -> Any:
 
 
 def _halves(weights: np.ndarray, features: int) -> np.ndarray:
-    """llama.cpp pairs neighbours for rotation, transformers the two halves of a head."""
+    """Reorder rotated pairs: llama.cpp pairs neighbours, transformers the two halves of a head."""
     pairs = weights.reshape(-1, features // 2, 2, *weights.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weights.shape)

@@ -90,7 +90,7 @@ class GgufVocabulary:
         return tokenizer
 
     def _add_tokens(self, tokenizer: Any) -> None:
-        """Control tokens are special; those that users defined are whole, too, and shown."""
+        """Add control tokens as special ones, and user-defined tokens as whole but shown ones."""
         from tokenizers import AddedToken
 
         for id_, token in enumerate(self.tokens):
@@ -125,7 +125,7 @@ class GgufVocabulary:
 
 
 class _Bytes:
-    """GPT-2's kind."""
+    """A byte-level vocabulary, as GPT-2 has it."""
 
     def __init__(self, vocabulary: GgufVocabulary) -> None:
         self._vocabulary = vocabulary
@@ -170,7 +170,8 @@ class _Bytes:
 
 
 class _Pieces:
-    """SentencePiece's: two neighbours that are a piece together become it, best score first."""
+    """A vocabulary as SentencePiece has it: two neighbours that form a piece are merged, the best
+    score first."""
 
     def __init__(self, vocabulary: GgufVocabulary) -> None:
         self._vocabulary = vocabulary

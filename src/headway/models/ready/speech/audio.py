@@ -98,7 +98,7 @@ def cuts_of(samples: Samples, *, most_s: float) -> list[Cut]:
 
 
 def import_audio() -> tuple[Any, Any]:
-    """soundfile and soxr."""
+    """Import soundfile and soxr."""
     soundfile, soxr = (require(name, "speech models", "speech") for name in ("soundfile", "soxr"))
     return soundfile, soxr
 

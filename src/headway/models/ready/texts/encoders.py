@@ -62,7 +62,7 @@ def _filled(array: Array, full: int, value: int) -> Array:
 
 
 class Encoder(Protocol):
-    """Weights in a folder, and what runs them."""
+    """The weights in a folder, and the library that runs them."""
 
     packs: bool  # computes no padding: a batch costs as much as its tokens
 
@@ -316,7 +316,7 @@ class TorchEncoder:
 def in_groups(
     together: proof.Together, batch: EncodedBatch, run: Callable[[EncodedBatch], Array]
 ) -> Array:
-    """Rows in their order, of texts that are run as they may be."""
+    """The rows in their order; texts are run only together with those that `together` allows."""
     if together == "any" or len(batch.ids) == 1:
         return run(batch).astype(numpy.float32, copy=False)
     lengths = batch.mask.sum(1)

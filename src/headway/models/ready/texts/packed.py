@@ -40,7 +40,7 @@ def can_pack(settings: Mapping[str, Any]) -> bool:
 
 
 def use(model: Any) -> None:
-    """Have its attention look at each text alone; from now on it takes packed texts only."""
+    """Make its attention keep texts apart; from now on it takes only packed texts."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, _attend)

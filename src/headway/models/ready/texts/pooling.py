@@ -113,7 +113,7 @@ POOLINGS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def unit(rows: Array) -> Array:
-    """Each of length 1, so that a product of two is the cosine of their angle."""
+    """The rows, scaled to length 1, so that a product of two is the cosine of their angle."""
     found: Array = rows / numpy.maximum(numpy.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return found
 

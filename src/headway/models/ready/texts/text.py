@@ -199,7 +199,7 @@ class TextModel(Model[Any, Any]):
         )
 
     def _prompt_tokens(self, prompt: str) -> int:
-        """How many tokens of a text are its prompt's, with the special ones before it."""
+        """The number of a text's tokens that are its prompt's, with the special ones before it."""
         encoding = self._tokenizer.encode(prompt)
         return len(encoding.ids) - encoding.special_tokens_mask[-1] if prompt else 0
 
@@ -274,7 +274,7 @@ def words(count: int) -> str:
 
 
 def length_of(encoding: Any, special: int = 0) -> int:
-    """How many tokens there would be had nothing been cut; special ones are in every part."""
+    """The number of tokens if nothing had been cut; special ones are in every part."""
     more = sum(len(part.ids) - special for part in encoding.overflowing)
     return len(encoding.ids) + more
 

@@ -21,7 +21,8 @@ _GELU_LEAST = 0.17  # it gives nothing below minus this
 
 
 def has_fast_int8() -> bool:
-    """VNNI: without it, int8 is hardly faster, and sums of products may not fit where they go."""
+    """Whether the CPU has VNNI: without it, int8 is hardly faster, and sums of products may
+    overflow."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

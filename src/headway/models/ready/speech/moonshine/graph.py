@@ -114,13 +114,13 @@ def _heard(layer: int, what: str) -> str:
 
 
 def _heads(graph: Graph) -> tuple[int, int]:
-    """How many, and how wide each is."""
+    """The number of heads, and the width of each."""
     _, heads, _, width = graph.shape("past_key_values.0.decoder.key")
     return heads, width
 
 
 def _as_onnx(path: Path) -> bytes:
-    """onnxruntime reads its own format and writes the standard one."""
+    """The model in the standard format: onnxruntime reads its own format and can write that."""
     onnxruntime = _import_onnxruntime()
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")

@@ -66,7 +66,7 @@ class Graph:
         return name
 
     def replace(self, old: str, new: str) -> None:
-        """Nodes that took the old one take the new one."""
+        """Replace a tensor by another in all nodes that take it."""
         for node in self._model.graph.node:
             for at, name in enumerate(node.input):
                 if name == old:
