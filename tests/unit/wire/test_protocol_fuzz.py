@@ -14,6 +14,7 @@ from headway.server.service.routes import Route
 from headway.testing.virtual_time import run
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.connection import Connection
+from headway.wire.http1.known_heads import KnownHeads
 from headway.wire.messages import Request, Response
 from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
@@ -69,6 +70,7 @@ class FakeOwner:
         self.turns = ReadTurns()
         self.writes = Writes(0.0)
         self.buffer = memoryview(bytearray(2**16))
+        self.known_heads = KnownHeads()
 
     def opened(self, _: Connection, address: str) -> str | None:
         return None

@@ -16,6 +16,7 @@ from headway.wire.headers import WireHeaders, request_id
 from headway.wire.http1 import half_close, wire
 from headway.wire.http1.deadline import Deadline
 from headway.wire.http1.exchange import SMALL, Exchange
+from headway.wire.http1.known_heads import KnownHeads
 from headway.wire.http1.parser import RequestParser
 from headway.wire.http1.received import Phase, Received, RequestRefused, Turn
 from headway.wire.limits import ConnectionLimits
@@ -34,6 +35,7 @@ class Owner(Protocol):
     turns: ReadTurns  # of connections that send much
     writes: Writes  # of streams
     buffer: memoryview  # that all connections read into, one after the other
+    known_heads: KnownHeads
 
     def opened(self, connection: "Connection", address: str) -> str | None:
         """Why there is no room for it; None: there is room; "": not even for an answer."""
@@ -58,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         "_owes_continue",
         "_owner",
         "_parser",
+        "_read",
         "_unparsed",
         "_unsent_bytes",
         "_waiting",
@@ -92,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_ended = False  # the client sends no more, but reads
         self._owes_continue = False
         self._unsent_bytes = 0  # when we last looked
+        self._read = b""  # all of a short read, while it is parsed
         self._unparsed: memoryview | None = None  # of a read, until it is our turn
         self._is_queued = False  # for its turn; until then nothing is read
 
@@ -141,9 +145,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._unparsed is not None:  # a transport that is paused may have some left
             self._unparsed = memoryview(bytes(self._unparsed) + data)
             return
+        is_idle = self.is_idle
+        if is_idle and self._starts_again(data):
+            return
         self._parser.begin_read(len(data))
         if len(data) <= _AT_ONCE:
+            self._read = data if is_idle else b""
             self._parse(data)
+            self._read = b""
         else:
             self._parse_some(memoryview(data))
 
@@ -246,6 +255,19 @@ class Connection(asyncio.BufferedProtocol):
             is_head = parser.partial is Phase.HEAD
             self._deadline.set(config.header_timeout_s if is_head else config.body_timeout_s)
 
+    def _starts_again(self, data: bytes) -> bool:
+        """Start a whole request with a head that was parsed before. False: it is to be parsed."""
+        found = self._owner.known_heads.find(data)
+        if found is None or self.is_last:
+            return False
+        (url, headers, body_bytes), body = found
+        if body_bytes > self._config.max_body_bytes:
+            return False
+        if not self._exchange.start_direct(url, headers, body):
+            return False
+        self._deadline.clear()
+        return True
+
     # --- the parser calls
 
     def check_head(self, headers: WireHeaders) -> None:
@@ -287,6 +309,8 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return False
         self._deadline.clear()
+        if self._read:
+            self._owner.known_heads.keep(self._read, parser.url, headers, body)
         return True
 
     # --- the exchange calls

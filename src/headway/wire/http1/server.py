@@ -9,6 +9,7 @@ from typing import Self
 from headway.wire.application import HttpApplication
 from headway.wire.body_room import BodyRoom
 from headway.wire.http1.connection import Connection
+from headway.wire.http1.known_heads import KnownHeads
 from headway.wire.limits import Listening
 from headway.wire.port import Port, bracketed
 
@@ -28,6 +29,7 @@ class HttpServer(Port[Connection]):
     ) -> None:
         super().__init__(config, tls=tls, room=room)
         self._app = app
+        self.known_heads = KnownHeads()
         self._host, self.port = config.host, config.port
 
     async def __aenter__(self) -> Self:
