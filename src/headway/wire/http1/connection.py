@@ -12,7 +12,7 @@ from headway.errors import Closed
 from headway.wire.application import HttpApplication
 from headway.wire.body_room import BodyRoom
 from headway.wire.connections import client_of
-from headway.wire.headers import WireHeaders, request_id
+from headway.wire.headers import WireHeaders
 from headway.wire.http1 import half_close, wire
 from headway.wire.http1.deadline import Deadline
 from headway.wire.http1.exchange import SMALL, Exchange
@@ -257,13 +257,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _starts_again(self, data: bytes) -> bool:
         """Start a whole request with a head that was parsed before. False: it is to be parsed."""
-        found = self._owner.known_heads.find(data)
-        if found is None or self.is_last:
-            return False
-        (url, headers, body_bytes), body = found
-        if body_bytes > self._config.max_body_bytes:
-            return False
-        if not self._exchange.start_direct(url, headers, body):
+        found = self._owner.known_heads.find(data, self._config.max_body_bytes)
+        if found is None or self.is_last or not self._exchange.start_direct(*found):
             return False
         self._deadline.clear()
         return True
@@ -298,19 +293,13 @@ class Connection(asyncio.BufferedProtocol):
     def _start_direct(self, body: bytes) -> bool:
         """The hot path: a whole answer without a task."""
         parser = self._parser
-        http, headers = parser.http, parser.headers
-        if (
-            self._exchange.task is not None
-            or self._waiting
-            or http.get_method() != b"POST"
-            or not http.should_keep_alive()
-            or (b"connection" in headers and http.get_http_version() != "1.1")
-            or not self._exchange.start_direct(parser.url, headers, body)
-        ):
+        if not self._is_between or not parser.is_plain_post:
+            return False
+        if not self._exchange.start_direct(parser.url, parser.headers, body):
             return False
         self._deadline.clear()
         if self._read:
-            self._owner.known_heads.keep(self._read, parser.url, headers, body)
+            self._owner.known_heads.keep(self._read, parser.url, parser.headers, body)
         return True
 
     # --- the exchange calls
@@ -430,13 +419,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
 
     def _encode_refusal(self, refusal: RequestRefused) -> bytes:
-        self._app.note_error(refusal.code)
-        path = self._parser.url.decode("latin-1").partition("?")[0]
-        response = self._app.refuse(
-            path, refusal.status, str(refusal), code=refusal.code, headers=refusal.headers
-        )
-        sent_id = request_id(self._parser.headers.get(b"x-request-id"))
-        return wire.encode_head(response, sent_id, wire.CLOSE) + response.body
+        return self._exchange.encode_refusal(refusal, self._parser.url, self._parser.headers)
 
     def _close(self) -> None:
         self._is_over = True

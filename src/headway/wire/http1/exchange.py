@@ -13,7 +13,7 @@ from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
 from headway.wire.headers import request_id
 from headway.wire.http1 import wire
-from headway.wire.http1.received import Received, request_of
+from headway.wire.http1.received import Received, RequestRefused, request_of
 from headway.wire.messages import Pending, Response, StreamResponse
 from headway.wire.writes import StreamSink, Writes
 
@@ -152,6 +152,18 @@ class Exchange:
         else:
             self.transport.writelines((head, body))
         self._end(keep_alive=True)
+
+    def encode_refusal(
+        self, refusal: RequestRefused, url: bytes, headers: dict[bytes, bytes]
+    ) -> bytes:
+        """The last answer of the connection, to a request that was not understood."""
+        self._app.note_error(refusal.code)
+        path = url.decode("latin-1").partition("?")[0]
+        response = self._app.refuse(
+            path, refusal.status, str(refusal), code=refusal.code, headers=refusal.headers
+        )
+        sent_id = request_id(headers.get(b"x-request-id"))
+        return wire.encode_head(response, sent_id, wire.CLOSE) + response.body
 
     def fail(self, error: BaseException) -> None:
         try:

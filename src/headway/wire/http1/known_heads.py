@@ -27,13 +27,16 @@ class KnownHeads:
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
 
-    def find(self, data: bytes) -> tuple[Head, bytes] | None:
-        """The head and the body, if `data` is one whole request and its head is known."""
+    def find(
+        self, data: bytes, max_body_bytes: int
+    ) -> tuple[bytes, dict[bytes, bytes], bytes] | None:
+        """The URL, the headers and the body, if `data` is one whole request, its head is known and
+        its body is not too long."""
         end = data.find(_END) + len(_END)
         head = self._heads.get(data[:end])
-        if head is None or len(data) != end + head.body_bytes:
+        if head is None or not len(data) == end + head.body_bytes <= end + max_body_bytes:
             return None
-        return head, data[end:]
+        return head.url, head.headers, data[end:]
 
     def keep(self, data: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
         """Keep the head if `data` is this request and no more: in other data, what looks like a

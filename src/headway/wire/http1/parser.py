@@ -131,6 +131,13 @@ class RequestParser:
         return Received(request, keep_alive, is_http_10, parts)
 
     @property
+    def is_plain_post(self) -> bool:
+        """Whether the request is a POST that leaves the connection open, in HTTP/1.1."""
+        http = self.http
+        is_post: bool = http.get_method() == b"POST" and http.should_keep_alive()
+        return is_post and (b"connection" not in self.headers or http.get_http_version() == "1.1")
+
+    @property
     def holds_room(self) -> bool:
         return self._taken_bytes > 0
 
