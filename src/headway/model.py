@@ -184,6 +184,9 @@ class TensorModel:
     # False: its arrays have no axis of rows. `inputs` and `outputs` are whole shapes then, and a
     # run takes one request's arrays as they came.
     batch_axis: bool = True
+    # True: the shapes in `outputs` were guessed by the tool that wrote the model's file, and are
+    # not held against its answers.
+    output_shapes_are_hints: ClassVar[bool] = False
     uses: ClassVar[Sequence[str]] = ()  # as of `Model`
     models: "Mapping[str, ModelHandle[Any, Any]]" = NO_MODELS
 

@@ -372,3 +372,27 @@ def test_a_number_of_reruns_that_is_none_is_told_as_such() -> None:
 def test_a_cost_beyond_every_float_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"^max_batch_cost: must be at most 9007199254740992$"):
         headway.Batcher(FakeModel(), max_batch_cost=10**400, size=len)
+
+
+# ---- functions that no call could reach
+
+
+def test_a_function_that_is_batched_already_is_not_batched_again() -> None:
+    @headway.batched
+    def double(numbers: list[int]) -> list[int]:
+        return [2 * number for number in numbers]
+
+    again: Any
+    for again in (headway.Batcher, headway.batched):
+        with pytest.raises(ConfigError, match="double is batched already"):
+            again(double)
+
+
+async def test_a_keyword_that_no_caller_can_give_is_refused_by_name() -> None:
+    def scaled(numbers: list[int], *, k: int) -> list[int]:
+        return [k * number for number in numbers]
+
+    function: Any = scaled
+    with pytest.raises(ConfigError, match="scaled cannot be called without 'k'"):
+        async with headway.Batcher(function):
+            pass

@@ -428,3 +428,103 @@ async def test_an_output_of_a_class_of_its_own_is_an_answer_or_an_error(kind: An
     assert [column(answers[0]), column(answers[2])] == [[2], [4]]
     if not isinstance(answers[1], ModelFailed):
         assert column(answers[1]) == [18]
+
+
+# ---- declared outputs
+
+
+class Answers(TensorModel):
+    """Answers what it is told, whatever it declares."""
+
+    inputs = (Tensor("x", "float32", (-1, 1)),)
+
+    def __init__(self, declared: Tensor, answer: Any, *, batch_axis: bool = True) -> None:
+        self.outputs = (declared,)  # type: ignore[misc]
+        self.batch_axis = batch_axis
+        self.answer = answer
+
+    def predict(self, batch: Arrays) -> Arrays:
+        return {"y": self.answer}
+
+
+async def answer_of(declared: Tensor, answer: Any, *, batch_axis: bool = True) -> Any:
+    model = Answers(declared, answer, batch_axis=batch_axis)
+    async with Batcher(model, dependent_rows="batch") as batcher:
+        return (await batcher.submit(rows(1, 2)))["y"]
+
+
+F32 = Tensor("y", "float32", (-1, 2))
+
+
+@pytest.mark.parametrize(
+    ("declared", "answer", "says"),
+    [
+        (F32, numpy.ones((2, 2)), r"'y' as float64; its declared dtype is float32"),
+        (F32, numpy.ones((2,), "f4"), r"'y' with shape \[2\]; its declared shape is \[-1, 2\]"),
+        (F32, numpy.ones((2, 3), "f4"), r"'y' with shape \[2, 3\]; its declared shape is"),
+        (F32, numpy.ones((2, 2, 1), "f4"), r"'y' with shape \[2, 2, 1\]; its declared shape is"),
+        (Tensor("y", "float32", (-1,)), numpy.ones((2, 1), "f4"), r"'y' with shape \[2, 1\]"),
+        (Tensor("y", "object", (-1,)), numpy.ones(2, "i8"), r"'y' as int64; .* object"),
+        (Tensor("y", "int64", (-1,)), numpy.array([b"1", b"2"], object), r"'y' as object"),
+        (Tensor("y", "bfloat16", (-1,)), numpy.ones(2), r"bfloat16, which is float32 in memory"),
+    ],
+)
+async def test_an_output_that_is_not_as_declared_is_refused_by_name(
+    declared: Tensor, answer: Any, says: str
+) -> None:
+    with pytest.raises(ModelFailed, match=says):
+        await answer_of(declared, answer)
+
+
+@pytest.mark.parametrize(
+    ("declared", "answer"),
+    [
+        (F32, numpy.ones((2, 2), "f4")),
+        (F32, numpy.ones((2, 2), ">f4")),
+        (Tensor("y", "float32", (-1, -1)), numpy.ones((2, 7), "f4")),
+        (Tensor("y", "bfloat16", (-1,)), numpy.ones(2, "f4")),
+        (Tensor("y", "object", (-1,)), numpy.array([b"1", b"2"], object)),
+        (Tensor("y", "object", (-1,)), numpy.array(["a", "bc"])),
+        (Tensor("y", "object", (-1,)), numpy.array([b"a", b"bc"])),
+    ],
+)
+async def test_an_output_that_is_as_declared_passes(declared: Tensor, answer: Any) -> None:
+    assert (await answer_of(declared, answer)).tolist() == answer.tolist()
+
+
+async def test_a_whole_answer_is_held_against_its_whole_shape() -> None:
+    declared = Tensor("y", "float32", (3,))
+    with pytest.raises(ModelFailed, match=r"shape \[4\]; its declared shape is \[3\]"):
+        await answer_of(declared, numpy.ones(4, "f4"), batch_axis=False)
+    with pytest.raises(ModelFailed, match=r"as float64"):
+        await answer_of(declared, numpy.ones(3), batch_axis=False)
+    numbers = await answer_of(declared, [1, 2, 3.5], batch_axis=False)  # they have no dtype
+    assert numbers.dtype == "float32"
+    assert numbers.tolist() == [1, 2, 3.5]
+    with pytest.raises(ModelFailed, match=r"as float64; its declared dtype is int64"):
+        await answer_of(Tensor("y", "int64", (2,)), [1, 2.5], batch_axis=False)
+
+
+async def test_a_requests_rows_that_depend_on_each_other_are_checked_too() -> None:
+    class Sums(TensorModel):
+        inputs = (Tensor("x", "float32", (-1, 1)),)
+        outputs = (Tensor("y", "float32", (-1, 1)),)
+
+        def predict(self, batch: Arrays) -> Arrays:
+            y = batch["x"] - batch["x"].mean()
+            return {"y": y if len(y) < 3 or y.any() else y.astype("float64")}
+
+    async with Batcher(Sums()) as batcher:
+        with pytest.raises(ModelFailed, match="as float64"):
+            await batcher.submit(rows(1, 1, 1))
+
+
+async def test_the_shapes_that_a_file_only_guesses_are_not_held_against_it() -> None:
+    class Guessed(Answers):
+        output_shapes_are_hints = True
+
+    async with Batcher(Guessed(F32, numpy.ones((2, 5), "f4")), dependent_rows="batch") as batcher:
+        assert (await batcher.submit(rows(1, 2)))["y"].shape == (2, 5)
+    async with Batcher(Guessed(F32, numpy.ones((2, 5))), dependent_rows="batch") as batcher:
+        with pytest.raises(ModelFailed, match="as float64"):
+            await batcher.submit(rows(1, 2))

@@ -375,9 +375,11 @@ class Served(InUse):
         return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
-        if self.signature is not None:
-            value = self._decoded(self.signature, value)
-        return await self._submit(value, ask)
+        if self.signature is None:
+            return await self._submit(value, ask)
+        result = await self._submit(self._decoded(self.signature, value), ask)
+        self.signature.output.check(result)
+        return result
 
     async def _submit(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:

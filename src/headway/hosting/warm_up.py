@@ -21,6 +21,7 @@ from headway.machine import PeakMeter, free_bytes
 from headway.model import Tensor
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.calling.faults import is_out_of_memory
+from headway.runtime.calling.runner import BrokenContract
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.jobs.probing import ProbeWatcher
 
@@ -153,8 +154,9 @@ class WarmUp:
         return len(self.samples) * len(probe_rows(max_rows, coarse=is_sized))
 
     def _tell(self, name: str, error: HeadwayError) -> None:
-        """Made-up samples may be wrong, so log the error; given samples must work."""
-        if self.is_strict:
+        """Made-up samples may be wrong, so log what the model raises; given samples must work. What
+        breaks the contract can be no answer to any sample: such a model must not become ready."""
+        if self.is_strict or isinstance(error, BrokenContract):
             raise error
         _log.warning("%s is served without a warm-up: %s", name, error)
 

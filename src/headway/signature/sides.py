@@ -37,8 +37,11 @@ class Side:
     # Of JSON, from the hint; None: field by field, as an array's dtype and shape need.
     whole: Values | None = None
     codec: Values = dataclasses.field(init=False)
+    _kinds: tuple[type, ...] = dataclasses.field(init=False)  # that a value may be of
 
     def __post_init__(self) -> None:
+        is_text = self.record is None and plain(self.hint) in (str, bytes)
+        object.__setattr__(self, "_kinds", (str, bytes) if is_text else (object,))
         codec = ByField(self.fields, self.record) if self.whole is None else self.whole
         object.__setattr__(self, "codec", codec)
 
@@ -69,6 +72,12 @@ class Side:
         except (KeyError, AttributeError, TypeError) as error:
             raise ModelFailed(f"a result lacks a field: {error}") from error
         return {field.name: field.stack(columns[field.name]) for field in self.fields}
+
+    def check(self, result: Any) -> None:
+        """JSON would write any value where a text was promised. Raises ModelFailed."""
+        if not issubclass(type(result), self._kinds):
+            kind = type(result).__name__
+            raise ModelFailed(f"output {self.fields[0].name!r} is not a text but of type {kind}")
 
     def decode(self, value: Any) -> Any:
         """A value that came as JSON, as the model wants it. Raises InvalidInput."""

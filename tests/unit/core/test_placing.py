@@ -34,7 +34,11 @@ def test_left_alone_it_goes_where_it_runs_best(facts: dict[str, Any], kind: str)
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])
 def test_a_wish_is_granted(kind: str) -> None:
-    assert placed(kind, workers=2) == kind
+    assert placed(kind, workers=1 if kind == "inline" else 2) == kind
+
+
+def test_an_async_model_may_have_several_workers_inline() -> None:
+    assert placed("inline", workers=2, is_async=True) == "inline"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,7 @@ def test_a_wish_is_granted(kind: str) -> None:
         ("thread", {"is_async": True}, "m is async: it runs in the event loop"),
         ("thread", {"needs_process": "pin"}, "pin needs worker 'process'"),
         ("fork", {}, "is not one of"),
+        ("inline", {"workers": 2}, "workers: m blocks the event loop while it runs inline"),
         ("process", {"has_processes": False}, "worker: processes of its own need Linux"),
         ("auto", {"has_processes": False, "needs_process": "pin"}, "pin: processes"),
     ],

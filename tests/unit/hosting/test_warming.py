@@ -155,6 +155,60 @@ async def test_a_sample_that_was_given_must_work(
         await started(Rows(), origin)
 
 
+# ---- a model that can answer nothing
+
+
+class Fixed(headway.TensorModel):
+    """Answers what it is told."""
+
+    inputs: ClassVar = [Tensor("x", "float32", (-1, 2))]
+    outputs: ClassVar = [Tensor("y", "float32", (-1, 2))]
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def predict(self, batch: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
+        return self.answer(batch["x"])  # type: ignore[no-any-return]
+
+
+class ToOne(headway.Model[int, int]):
+    async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]
+        return [sum(items), 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Fixed(lambda x: {"q": x}), r"m returned outputs \['q'\], not \['y'\]"),
+        (Fixed(lambda x: 7), "m returned int; named arrays were expected"),
+        (Fixed(lambda x: {"y": numpy.float32(7)}), r"m returned 'y' with shape \[\]"),
+        (Fixed(lambda x: {"y": numpy.ones((7, 2), "f4")}), r"shape \[7, 2\] for 1 rows"),
+        (Fixed(lambda x: {"y": x.astype("f8")}), "m returned 'y' as float64"),
+        (ToOne(), "m returned 3 results for 1 inputs"),
+    ],
+)
+async def test_a_model_whose_results_can_be_no_answers_is_never_ready(
+    model: Any, says: str
+) -> None:
+    served = Served(ModelConfig(name="m", target="tests:None"), model=model)
+    with pytest.raises(ModelFailed, match=says):
+        await served.start()
+    assert not served.is_ready
+    await served.close()
+
+
+async def test_a_model_that_raises_on_a_made_up_sample_is_served(
+    origin: ModelOrigin, caplog: pytest.LogCaptureFixture
+) -> None:
+    def picky(x: Any) -> Any:
+        raise ValueError("ones are no measurements")
+
+    served = await started(Fixed(picky), origin)
+    assert served.is_ready
+    assert "m is served without a warm-up: m raised ValueError: ones" in caplog.text
+    await served.close()
+
+
 # ---- beside others who are served
 
 

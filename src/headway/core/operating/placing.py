@@ -28,6 +28,12 @@ def place(
     if not has_processes and (asked == "process" or needs_process):
         raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
     if asked != "auto":
+        if asked == "inline" and workers > 1 and not is_async:
+            raise ConfigError(
+                f"{name} blocks the event loop while it runs inline, so it has one worker, not "
+                f"{workers}: write it as `async def`, or use threads or processes",
+                field="workers",
+            )
         return _granted(name, asked, is_async=is_async, needs_process=needs_process)
     if needs_process:
         return Placement("process", f"{needs_process} is set")

@@ -15,7 +15,7 @@ from headway.runtime.batching.making import ModelJobs
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.watchdog import BatchWatchdog
 from headway.runtime.calling.callbacks import Callbacks
-from headway.runtime.calling.choosing import runner_for
+from headway.runtime.calling.choosing import check_callable, runner_for
 from headway.runtime.calling.inputs import InputReader
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
@@ -152,6 +152,8 @@ class BatcherParts:
         model, team = self._model, None if event_loop.is_virtual else self.maker.team
         if isinstance(model, Model | TensorModel):
             await run_in_thread(_set_up_and_load(model) if team is None else model.setup)
+        else:
+            check_callable(model, self.name)
         if team is not None:
             await team.wait_started()
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from headway.errors import ConfigError, InvalidInput
 from headway.model import CANCEL, Model, TensorModel, overrides
 
-_REQUIRED = inspect.Parameter.empty
+REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Keywords:
     def of(cls, function: Callable[..., Any]) -> Self:
         try:
             parameters = inspect.signature(function).parameters.values()
-        except ValueError:  # a builtin that does not say
+        except (TypeError, ValueError):  # a builtin that does not say
             return cls({}, takes_others=False)
         return cls(
             {
@@ -41,7 +41,7 @@ class Keywords:
     def take(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The given arguments that the function takes. Raises InvalidInput if one is missing."""
         for name, default in self.defaults.items():
-            if default is _REQUIRED and name not in given:
+            if default is REQUIRED and name not in given:
                 raise InvalidInput(f"parameter {name!r} is missing")
         if self.takes_others:
             return dict(given)
@@ -99,7 +99,7 @@ class Parameters:
         values = []
         for name in self._batch_names:
             value = given.get(name, self._defaults.get(name))
-            if value is _REQUIRED:
+            if value is REQUIRED:
                 raise InvalidInput(f"parameter {name!r} is missing")
             values.append((name, value))
         return BatchParameters(tuple(values), tuple(type(value) for _, value in values))

@@ -23,6 +23,8 @@ from headway.runtime.calling.varying import Varying
 if TYPE_CHECKING:
     import numpy
 
+    from headway.runtime.calling.declared import DeclaredOutput
+
 Value = Any  # the user's own; this module does not look inside
 
 
@@ -173,7 +175,7 @@ class TensorRunner(_Caller):
         self._concatenate: Callable[[list[numpy.ndarray[Any, Any]]], Any] = numpy.concatenate
         self._writes_inputs = model.writes_inputs
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
-        self._outputs = {tensor.name for tensor in model.outputs}
+        self._outputs = _declared(model)
         self.varying = Varying.of(model)
         self.company = Company(model)
         self.checks_inputs = overrides(model, "check_inputs")
@@ -269,7 +271,12 @@ class TensorRunner(_Caller):
 
     def _whole_answer(self, outputs: Any) -> Any:
         self._check_names_of(outputs)
-        arrays = {name: self._numpy.asarray(array) for name, array in outputs.items()}
+        if self._outputs:
+            arrays = {name: self._outputs[name].array_of(array) for name, array in outputs.items()}
+        else:
+            arrays = {name: self._numpy.asarray(array) for name, array in outputs.items()}
+        for name, array in arrays.items():
+            self._check_declared(name, array)
         return own_outputs(arrays) if self._is_here else arrays
 
     def _check_names(self, value: Mapping[str, Any]) -> None:
@@ -363,13 +370,19 @@ class TensorRunner(_Caller):
                     f"{self.name} returned {name!r} with shape {list(getattr(array, 'shape', ()))} "
                     f"for {rows} rows"
                 )
+            self._check_declared(name, array)
+
+    def _check_declared(self, name: str, array: Any) -> None:
+        declared = self._outputs.get(name)
+        if declared is not None and (mistake := declared.mistake(array)) is not None:
+            raise BrokenContract(f"{self.name} returned {name!r} {mistake}")
 
     def _check_names_of(self, outputs: Any) -> None:
         if not isinstance(outputs, Mapping) or not outputs:
             raise BrokenContract(
                 f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
             )
-        if self._outputs and self._outputs != outputs.keys():
+        if self._outputs and self._outputs.keys() != outputs.keys():
             raise BrokenContract(
                 f"{self.name} returned outputs {sorted(outputs)}, not {sorted(self._outputs)}"
             )
@@ -378,6 +391,16 @@ class TensorRunner(_Caller):
 class BrokenContract(ModelFailed):
     """The model answered with the wrong number or kind of results: no item is to blame. For the
     runtime, which does not run such a batch again; callers get ModelFailed with its words."""
+
+
+def _declared(model: TensorModel) -> "dict[str, DeclaredOutput]":
+    from headway.runtime.calling.declared import DeclaredOutput  # it needs numpy
+
+    is_sure = not model.output_shapes_are_hints
+    return {
+        tensor.name: DeclaredOutput(tensor, has_rows=model.batch_axis, is_shape_sure=is_sure)
+        for tensor in model.outputs
+    }
 
 
 def is_async_function(function: Callable[..., Any]) -> bool:

@@ -11,7 +11,7 @@ from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.calling.company import JUDGED, NEIGHBOURS
 from headway.runtime.calling.faults import is_out_of_memory, is_stopped, running_task
-from headway.runtime.calling.runner import ModelRunner, TensorRunner
+from headway.runtime.calling.runner import BrokenContract, ModelRunner, TensorRunner
 from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT
 from headway.runtime.jobs.jobs import Job
@@ -62,7 +62,10 @@ class Probe:
         except BaseException as error:
             if is_stopped(error, task):
                 raise
-            outcome = model_failed(self._runner.name, error)
+            is_broken = isinstance(error, BrokenContract)  # no other sample would help
+            outcome = (
+                BrokenContract(str(error)) if is_broken else model_failed(self._runner.name, error)
+            )
         finally:  # even if it is cancelled with its batcher
             with suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 self._loop.call_soon_threadsafe(self._settle, outcome)

@@ -7,6 +7,7 @@ from served_models import Arithmetic, Double, Pairs, Root, Upper
 from small_server import serving
 from test_any_json import Answers, Beep, Page, Prices, Spell, Sums, Untyped
 
+from headway import Model
 from headway.config import ModelConfig
 from headway.hosting.hosted import Served
 from headway.server.families.plain.direct import plain_codec
@@ -63,3 +64,23 @@ async def test_whoever_needs_more_does_not() -> None:
         assert plain_codec(Served(config, model=model)) is None
     timed = ModelConfig(name="it", target="x:Y", warm_up=False, timeout_ms=100)
     assert plain_codec(Served(timed, model=Upper())) is None
+
+
+class Length(Model[str, Any]):
+    """Promises texts, and returns their lengths."""
+
+    def predict(self, items: list[str]) -> list[str]:
+        return [len(item) for item in items]  # type: ignore[misc]
+
+
+async def test_what_is_no_text_is_no_answer_where_one_was_promised() -> None:
+    tensor = {"name": "input", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    async with serving(length=Length()) as http:
+        over_v2 = await http.post("/v2/models/length/infer", json={"inputs": [tensor]})
+        assert over_v2.status_code == 500
+        for headers in ({}, GENERAL):
+            answer = await http.post("/v1/predict/length", json="a", headers=headers)
+            assert answer.status_code == over_v2.status_code
+            assert "output 'output' is not a text but of type int" in answer.text
+        several = await http.post("/v1/predict/length", json={"items": ["a"]})
+        assert "is not a text" in several.json()["results"][0]["error"]

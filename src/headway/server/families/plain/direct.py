@@ -21,7 +21,7 @@ from headway.server.families.plain.answers import NOT_JSON
 from headway.server.service.direct_path import DirectCodec, DirectRequest
 from headway.server.service.dtypes import of_tensor
 from headway.server.service.json_data import element_type
-from headway.signature import Side
+from headway.signature import Side, Signature
 from headway.signature.foreign import plain_of
 from headway.signature.hints import alternatives, known, plain
 from headway.signature.values import is_file
@@ -47,7 +47,7 @@ def plain_codec(served: ServedModel) -> DirectCodec[bytes] | None:
     signature = served.signature
     if signature is not None:
         is_fit = served.is_simple and _is_json(signature.output, served)
-        return ValueCodec(signature.input, served) if is_fit else None
+        return ValueCodec(signature, served) if is_fit else None
     return RowCodec(served.inputs) if served.is_direct and _are_numbers(served.inputs) else None
 
 
@@ -66,8 +66,9 @@ def _are_numbers(tensors: Sequence[Tensor]) -> bool:
 class ValueCodec:
     """The codec of a model over Python values."""
 
-    def __init__(self, side: Side, served: ServedModel) -> None:
-        self._read = side.codec.read
+    def __init__(self, signature: Signature, served: ServedModel) -> None:
+        self._read = signature.input.codec.read
+        self._check = signature.output.check
         self._may_be_several = served.items_mean != "one"
 
     def decode(self, message: bytes) -> DirectRequest | None:
@@ -82,6 +83,7 @@ class ValueCodec:
         return is_large(outputs)
 
     def encode(self, request_id: str, outputs: Any) -> bytes:
+        self._check(outputs)
         return _encoded(outputs)
 
 
