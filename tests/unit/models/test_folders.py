@@ -94,6 +94,12 @@ def test_an_encoder_embeds(tmp_path: Path) -> None:
         numpy.testing.assert_allclose(vector, mean, atol=1e-6)  # no file lists a Normalize
 
 
+@pytest.mark.parametrize("module", ["Normalize", "Dropout"])
+def test_a_model_says_whether_it_scales_its_vectors(tmp_path: Path, module: str) -> None:
+    folder = save_modules(tmp_path, "Pooling", module, Pooling={"pooling_mode": "mean"})
+    assert built(folder).normalizes == (module == "Normalize")
+
+
 @pytest.mark.parametrize("said", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
 def test_pooling_is_as_the_folder_says(tmp_path: Path, said: dict[str, Any]) -> None:
     folder = save_folder(tmp_path)

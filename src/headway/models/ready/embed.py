@@ -86,6 +86,7 @@ class TextEmbedder(TextModel):
         super().__init__(encoder, **options)
         self._head = head
         self._steps = steps
+        self.normalizes = any(step is unit for step in steps)  # the lengths before it are lost
         self._includes_prompt = includes_prompt
         self._width = width
         self.outputs = (Tensor("embedding", "float32", (-1, width)),)
