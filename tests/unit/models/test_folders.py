@@ -260,11 +260,38 @@ def test_a_prompt_goes_before_every_text_and_may_be_left_out_of_the_mean(tmp_pat
     [vector] = answers(model, "dog")
     states = TABLE[ids_of("red", "fox", "dog")]
     numpy.testing.assert_allclose(vector, states.mean(0), atol=1e-6)
-    with pytest.raises(InvalidInput, match="puts 'red fox ' before every text"):
+    with pytest.raises(InvalidInput, match="puts 'red fox ' before the text"):
         model.prepare(ids_of("dog"))
     write(folder / "1_Pooling" / "config.json", pooling_mode="mean", include_prompt=False)
     [vector] = answers(built(folder), "dog")
     numpy.testing.assert_allclose(vector, states[3:].mean(0), atol=1e-6)
+
+
+def test_a_text_may_have_another_prompt_by_its_name(tmp_path: Path) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    overall = folder / "config_sentence_transformers.json"
+    prompts = {"query": "red ", "document": "blue fox "}
+    write(overall, prompts=prompts, default_prompt_name="query")
+    model = built(folder)
+    assert model.prepare("dog").tolist() == ids_of("red", "dog")
+    assert model.prepare("dog", prompt_name="document").tolist() == ids_of("blue", "fox", "dog")
+    assert [each.tolist() for each in model.prepare_many(["dog"])] == [ids_of("red", "dog")]
+    with pytest.raises(InvalidInput, match=r"prompt_name: 'passage' is not a prompt .* query, doc"):
+        model.prepare("dog", prompt_name="passage")
+    with pytest.raises(InvalidInput, match="puts 'blue fox ' before the text"):
+        model.prepare(ids_of("dog"), prompt_name="document")
+    write(folder / "1_Pooling" / "config.json", pooling_mode="mean", include_prompt=False)
+    model = built(folder)
+    assert model.prepare("dog", prompt_name="query").tolist() == ids_of("red", "dog")
+    with pytest.raises(InvalidInput, match="prompt_name: 'document' is not supported"):
+        model.prepare("dog", prompt_name="document")
+
+
+def test_texts_are_still_prepared_together(tmp_path: Path) -> None:
+    """A subclass that overrides `prepare` alone would lose `prepare_many`."""
+    from headway.runtime.calling.callbacks import _prepare_many_of
+
+    assert _prepare_many_of(built(save_folder(tmp_path))) is not None
 
 
 def test_vectors_are_cut_and_texts_put_into_lower_case_where_that_is_said(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def _embedder(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
         head=folder.pooling(),
         steps=sentences.steps,
         prompt=sentences.prompt,
+        prompts=sentences.prompts,
         includes_prompt=sentences.includes_prompt,
         **options,
     )

@@ -83,6 +83,20 @@ class Directions(headway.Model[str, Any]):
         return [numpy.array([0.6, 0.8], numpy.float32)] * len(items)
 
 
+class Prompted(headway.Model[str, Any]):
+    """Has prompts as sentence-transformers' folders do, and answers how long a text then is."""
+
+    inputs: ClassVar = [Tensor("text", "object", (-1,))]
+    outputs: ClassVar = [Tensor("embedding", "float32", (-1, 1))]
+    prompts: ClassVar = {"query": "q: ", "passage": "text: ", "clustering": "cluster: "}
+
+    def prepare(self, raw: str, *, prompt_name: str = "") -> str:
+        return self.prompts[prompt_name] + raw if prompt_name else raw
+
+    def predict(self, items: list[str]) -> list[Any]:
+        return [numpy.array([len(item)], numpy.float32) for item in items]
+
+
 @pytest.fixture(scope="module")
 def stacks() -> Iterator[Stacks]:
     with Stacks() as served:
@@ -91,6 +105,7 @@ def stacks() -> Iterator[Stacks]:
             ("photos", Bytes()),
             ("draws", Draws()),
             ("directions", Directions()),
+            ("prompted", Prompted()),
         ):
             watched = Watched(name, model)
             served.run(watched.start).result(MOST_S)
@@ -311,6 +326,31 @@ def test_coheres_newer_client_embeds_contents_and_fewer_dimensions(url: str) -> 
             output_dimension=1,
         )
         assert found.embeddings.float_ == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("input_type", "prompt"),
+    [
+        ("search_query", "q: "),
+        ("search_document", "text: "),
+        ("clustering", "cluster: "),
+        ("classification", ""),  # the model has none of this name
+    ],
+)
+def test_coheres_input_type_chooses_the_models_prompt(
+    http: httpx.Client, input_type: str, prompt: str
+) -> None:
+    asked = {"model": "prompted", "texts": ["abc"], "input_type": input_type}
+    found = http.post("/v2/embed", json=asked).json()["embeddings"]["float"]
+    assert found == [[len(prompt) + 3]]
+
+
+def test_embed_takes_the_name_of_a_prompt(http: httpx.Client, url: str) -> None:
+    client = hub_client(url, "prompted")
+    found = client.feature_extraction("abc", normalize=False, prompt_name="passage")
+    assert found.tolist() == [[9]]
+    asked = {"inputs": "abc", "prompt_name": "query", "normalize": False}
+    assert http.post("/models/prompted/embed", json=asked).json() == [[6]]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     truncation_direction: str | None = None
     normalize: bool | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    prompt_name: str | None = None
     encoding_format: Literal["float"] | None = None
 
 
@@ -119,7 +120,10 @@ async def embed(request: Request, served: ServedModel) -> Response:
     check_does(served, "feature-extraction")
     asked = converted(body, EmbedRequest)
     finish = _finisher(asked, served)
-    ask = ask_of(truncating(asked, served), request)
+    parameters = truncating(asked, served)
+    if asked.prompt_name is not None:
+        parameters["prompt_name"] = asked.prompt_name
+    ask = ask_of(parameters, request)
     texts = texts_of(asked.inputs, "inputs")
     check_ids(texts, served, "inputs")
     vectors = await served.predict_many(texts, ask)
