@@ -404,6 +404,63 @@ def test_a_network_that_padding_changes_is_served_one_length_at_a_time(
     assert "one length at a time" in caplog.text, "the second start knows it from the first"
 
 
+# ---- networks that were trained for another task
+
+
+@pytest.mark.parametrize(
+    "kind", ["BertForTokenClassification", "BertForMaskedLM", "T5ForConditionalGeneration"]
+)
+def test_a_network_of_another_task_embeds_only_where_that_is_asked_for(
+    tmp_path: Path, kind: str
+) -> None:
+    more = {"model_type": "t5", "is_encoder_decoder": True} if kind.startswith("T5") else {}
+    folder = save_folder(tmp_path, architectures=[kind], **more)
+    with pytest.raises(ConfigError, match=f"{kind} is not served; --options task=embed serves its"):
+        build(str(folder), {})
+    with pytest.raises(ConfigError, match=f"{kind} is not served"):
+        build(str(folder), {"task": "classify"})
+    [vector] = answers(built(folder, task="embed"), "red")
+    numpy.testing.assert_allclose(vector, TABLE[ids_of("red")].mean(0), atol=1e-6)
+
+
+def test_an_encoder_that_is_half_of_a_network_is_not_offered(tmp_path: Path) -> None:
+    more = {"model_type": "bart", "is_encoder_decoder": True}
+    folder = save_folder(tmp_path, architectures=["BartForConditionalGeneration"], **more)
+    with pytest.raises(ConfigError, match=r"BartForConditionalGeneration is not served$"):
+        build(str(folder), {})
+
+
+@pytest.mark.parametrize("says", ["modules.json", "1_Pooling/config.json"])
+def test_sentence_transformers_files_say_that_a_network_embeds(tmp_path: Path, says: str) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    config = json.loads((folder / "config.json").read_text())
+    write(folder / "config.json", **{**config, "architectures": ["BertForMaskedLM"]})
+    if says != "modules.json":
+        (folder / "modules.json").unlink()
+    [vector] = answers(built(folder), "red")
+    numpy.testing.assert_allclose(vector, TABLE[ids_of("red")].mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "fields"),
+    [
+        ("ViTForImageClassification", "config.json", {"image_size": 224}),
+        ("Wav2Vec2ForCTC", "preprocessor_config.json", {"sampling_rate": 16000}),
+    ],
+)
+def test_a_model_of_images_or_sound_is_refused_as_such(
+    tmp_path: Path, kind: str, file: str, fields: dict[str, Any]
+) -> None:
+    write(tmp_path / file, **fields)
+    write(tmp_path / "config.json", architectures=[kind], **fields)
+    with pytest.raises(ConfigError, match=f"{kind} is not supported; a folder of transformers"):
+        build(str(tmp_path), {})
+    write(tmp_path / "config.json", architectures=["BertModel"])
+    (tmp_path / "preprocessor_config.json").unlink(missing_ok=True)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: there is no such file"):
+        build(str(tmp_path), {})
+
+
 # ---- programs over tensors, whose axes vary
 
 
