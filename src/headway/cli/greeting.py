@@ -66,7 +66,7 @@ def _tries(model: ServedModel, url: str, *, has_keys: bool) -> list[str]:
     lines = [f"  {_curl(model, url, _KEY if has_keys else '')}"]
     if _takes_any_json(model):
         lines.append("  (INPUT: one value as JSON; the model has no type hints that say which)")
-    if model.language is not None:
+    if model.language is not None and model.language.text.takes_chats:
         lines.append(f"  or talk to it: {url}/chat")
     if _embeds(model):
         lines.append(f"  {_openai(model, url, '$KEY' if has_keys else 'any')}")
@@ -75,11 +75,12 @@ def _tries(model: ServedModel, url: str, *, has_keys: bool) -> list[str]:
 
 def _curl(model: ServedModel, url: str, key: str) -> str:
     if model.language is not None:
-        body = (
-            f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}], '
-            '"max_tokens": 64, "stream": true}'
-        )
-        return f"curl -N {key}{url}/v1/chat/completions -d '{body}'"
+        path, prompt = "completions", '"prompt": "Once upon a time"'
+        if model.language.text.takes_chats:
+            path = "chat/completions"
+            prompt = '"messages": [{"role": "user", "content": "Hello!"}]'
+        body = f'{{"model": "{model.name}", {prompt}, "max_tokens": 64, "stream": true}}'
+        return f"curl -N {key}{url}/v1/{path} -d '{body}'"
     flag = "-N " if model.streams else ""
     return f"curl {flag}{key}{url}/v1/predict/{model.name} -d {shlex.quote(_example(model))}"
 

@@ -184,6 +184,8 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
         if (value := getattr(arguments, flag.field)) is not None
     }
     config = resolve(base, where=where, environment=environment, typed=typed)
+    if config.server.repository == target and not config.server.watch:
+        _check_folder(Path(target))
     if not config.models and not config.server.repository:
         raise ConfigError(
             f'{target}: no model is named; add [[models]] with name = "…" and target = "…", or '
@@ -195,6 +197,22 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
             field="--watch",
         )
     return config
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that holds nothing, or a language model's file in place of its folder."""
+    entries = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+    files = [each.name for each in entries if each.suffix == ".gguf"]
+    if files and not any(each.is_dir() for each in entries):
+        raise ConfigError(
+            f"{folder} holds {', '.join(files)}: name the file: headway serve {folder / files[0]}"
+        )
+    if not entries:
+        raise ConfigError(
+            f"{folder} is empty: a folder holds one model (config.json, tokenizer.json and "
+            "*.safetensors; model.onnx or model.pt2; model_index.json), or a folder NAME/1/ for "
+            "each of several models; --watch waits until there are some"
+        )
 
 
 def _allow_open_files() -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import dataclasses
+import json
 import shlex
 import subprocess
+import types
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -119,6 +121,29 @@ def test_where_hints_say_nothing_the_line_asks_for_an_input(kind: Any, is_said: 
     said = greeting(registry, "http://host:1", None)
     assert ("/v1/predict/it -d INPUT\n" in said) == is_said
     assert ("(INPUT: one value as JSON; the model has no type hints" in said) == is_said
+
+
+@pytest.mark.parametrize(
+    ("takes_chats", "path", "field"),
+    [(True, "chat/completions", "messages"), (False, "completions", "prompt")],
+)
+def test_a_language_model_without_a_chat_template_is_not_to_be_talked_to(
+    takes_chats: bool, path: str, field: str
+) -> None:
+    text = types.SimpleNamespace(takes_chats=takes_chats)
+    model: Any = types.SimpleNamespace(
+        name="base", version="", is_ready=True, language=types.SimpleNamespace(text=text)
+    )
+    model.json_schemas, model.inputs, model.outputs = lambda: ({"type": "string"}, {}), [], []
+    registry = Registry()
+    registry.models = lambda: [model]  # type: ignore[method-assign]
+    said = greeting(registry, "http://host:1", None)
+    [line] = [line for line in said.splitlines() if line.strip().startswith("curl")]
+    words = shlex.split(line)
+    assert f"http://host:1/v1/{path}" in words
+    body = json.loads(words[words.index("-d") + 1])
+    assert body.keys() == {"model", field, "max_tokens", "stream"}
+    assert ("/chat\n" in said) == takes_chats
 
 
 def test_with_keys_the_line_has_a_place_for_one() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import headway
 from headway.cli.main import _parser, main
 from headway.cli.serve import FLAG_GROUPS, config_of
 from headway.config import Config, ModelConfig, ServerConfig
@@ -117,6 +118,8 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
         (["absent.onnx"], "absent.onnx: there is no such file"),
         (["no_such_app:M"], "there is no module 'no_such_app'"),
         (["."], "has no models: a folder for each is expected"),
+        (["hollow"], "headway: hollow is empty: a folder holds one model (config.json, tokenizer."),
+        (["ggufs"], "ggufs holds a.gguf: name the file: headway serve ggufs/a.gguf"),
         ([".", "--name", "b"], "--name: models are named after their folders"),
         (["minilm", "--options", "thread=2"], "options: minilm does not take these options"),
         (["minilm", "--slo-ms", "5", "--policy", "window"], "slo_ms: policy 'window'"),
@@ -133,6 +136,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     pytest.importorskip("onnxruntime")
     (tmp_path / "empty.toml").write_text("")
     (tmp_path / "misnamed.toml").write_text('[[model]]\nname = "a"\ntarget = "minilm"\n')
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "ggufs").mkdir()
+    (tmp_path / "ggufs" / "a.gguf").write_bytes(b"GGUF")
     (tmp_path / "good.toml").write_text(TOML)
     (tmp_path / "mine.py").write_text("")
     (tmp_path / "tables.toml").write_text('[models.a]\ntarget = "minilm"\n')
@@ -145,6 +151,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err.strip()
     assert message in error
     assert error.count("\n") == 0
+
+
+def test_an_empty_folder_is_served_where_it_is_watched(tmp_path: Path) -> None:
+    with pytest.raises(headway.ConfigError, match="is empty"):
+        config(str(tmp_path))
+    assert config(str(tmp_path), "--watch").server.repository == str(tmp_path)
 
 
 def test_a_variable_with_a_typo_is_named(

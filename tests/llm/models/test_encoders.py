@@ -188,7 +188,9 @@ def test_a_head_that_nothing_is_asked_of_may_be_there(tmp_path: Path) -> None:
     save(folder, "bert")
     config = transformers.BertConfig(**SMALL)
     transformers.BertForMaskedLM(config).save_pretrained(folder)
-    assert len(built(folder).predict([[2, 4, 3]])[0]) == 16
+    with pytest.raises(ConfigError, match="BertForMaskedLM is not served; --options task=embed"):
+        built(folder)
+    assert len(built(folder, task="embed").predict([[2, 4, 3]])[0]) == 16
 
 
 def test_a_tokenizer_with_more_tokens_than_the_network_is_refused(tmp_path: Path) -> None:

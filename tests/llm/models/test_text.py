@@ -56,6 +56,12 @@ def test_several_tokens_may_end_a_text(text: ChatText) -> None:
     assert text.stop_ids == {2, 4}
 
 
+def test_a_model_without_a_template_takes_no_chats(text: ChatText, tmp_path: Path) -> None:
+    assert text.takes_chats
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert not ChatText(tmp_path).takes_chats
+
+
 def test_messages_go_through_the_template(text: ChatText) -> None:
     ids = text.encode_chat([{"role": "user", "content": "hi"}])
     assert ids == [3, *text.encode("hi"), 4]

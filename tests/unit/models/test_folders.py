@@ -94,6 +94,12 @@ def test_an_encoder_embeds(tmp_path: Path) -> None:
         numpy.testing.assert_allclose(vector, mean, atol=1e-6)  # no file lists a Normalize
 
 
+@pytest.mark.parametrize("module", ["Normalize", "Dropout"])
+def test_a_model_says_whether_it_scales_its_vectors(tmp_path: Path, module: str) -> None:
+    folder = save_modules(tmp_path, "Pooling", module, Pooling={"pooling_mode": "mean"})
+    assert built(folder).normalizes == (module == "Normalize")
+
+
 @pytest.mark.parametrize("said", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
 def test_pooling_is_as_the_folder_says(tmp_path: Path, said: dict[str, Any]) -> None:
     folder = save_folder(tmp_path)
@@ -254,11 +260,38 @@ def test_a_prompt_goes_before_every_text_and_may_be_left_out_of_the_mean(tmp_pat
     [vector] = answers(model, "dog")
     states = TABLE[ids_of("red", "fox", "dog")]
     numpy.testing.assert_allclose(vector, states.mean(0), atol=1e-6)
-    with pytest.raises(InvalidInput, match="puts 'red fox ' before every text"):
+    with pytest.raises(InvalidInput, match="puts 'red fox ' before the text"):
         model.prepare(ids_of("dog"))
     write(folder / "1_Pooling" / "config.json", pooling_mode="mean", include_prompt=False)
     [vector] = answers(built(folder), "dog")
     numpy.testing.assert_allclose(vector, states[3:].mean(0), atol=1e-6)
+
+
+def test_a_text_may_have_another_prompt_by_its_name(tmp_path: Path) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    overall = folder / "config_sentence_transformers.json"
+    prompts = {"query": "red ", "document": "blue fox "}
+    write(overall, prompts=prompts, default_prompt_name="query")
+    model = built(folder)
+    assert model.prepare("dog").tolist() == ids_of("red", "dog")
+    assert model.prepare("dog", prompt_name="document").tolist() == ids_of("blue", "fox", "dog")
+    assert [each.tolist() for each in model.prepare_many(["dog"])] == [ids_of("red", "dog")]
+    with pytest.raises(InvalidInput, match=r"prompt_name: 'passage' is not a prompt .* query, doc"):
+        model.prepare("dog", prompt_name="passage")
+    with pytest.raises(InvalidInput, match="puts 'blue fox ' before the text"):
+        model.prepare(ids_of("dog"), prompt_name="document")
+    write(folder / "1_Pooling" / "config.json", pooling_mode="mean", include_prompt=False)
+    model = built(folder)
+    assert model.prepare("dog", prompt_name="query").tolist() == ids_of("red", "dog")
+    with pytest.raises(InvalidInput, match="prompt_name: 'document' is not supported"):
+        model.prepare("dog", prompt_name="document")
+
+
+def test_texts_are_still_prepared_together(tmp_path: Path) -> None:
+    """A subclass that overrides `prepare` alone would lose `prepare_many`."""
+    from headway.runtime.calling.callbacks import _prepare_many_of
+
+    assert _prepare_many_of(built(save_folder(tmp_path))) is not None
 
 
 def test_vectors_are_cut_and_texts_put_into_lower_case_where_that_is_said(tmp_path: Path) -> None:
@@ -369,6 +402,63 @@ def test_a_network_that_padding_changes_is_served_one_length_at_a_time(
     caplog.clear()
     built(folder)
     assert "one length at a time" in caplog.text, "the second start knows it from the first"
+
+
+# ---- networks that were trained for another task
+
+
+@pytest.mark.parametrize(
+    "kind", ["BertForTokenClassification", "BertForMaskedLM", "T5ForConditionalGeneration"]
+)
+def test_a_network_of_another_task_embeds_only_where_that_is_asked_for(
+    tmp_path: Path, kind: str
+) -> None:
+    more = {"model_type": "t5", "is_encoder_decoder": True} if kind.startswith("T5") else {}
+    folder = save_folder(tmp_path, architectures=[kind], **more)
+    with pytest.raises(ConfigError, match=f"{kind} is not served; --options task=embed serves its"):
+        build(str(folder), {})
+    with pytest.raises(ConfigError, match=f"{kind} is not served"):
+        build(str(folder), {"task": "classify"})
+    [vector] = answers(built(folder, task="embed"), "red")
+    numpy.testing.assert_allclose(vector, TABLE[ids_of("red")].mean(0), atol=1e-6)
+
+
+def test_an_encoder_that_is_half_of_a_network_is_not_offered(tmp_path: Path) -> None:
+    more = {"model_type": "bart", "is_encoder_decoder": True}
+    folder = save_folder(tmp_path, architectures=["BartForConditionalGeneration"], **more)
+    with pytest.raises(ConfigError, match=r"BartForConditionalGeneration is not served$"):
+        build(str(folder), {})
+
+
+@pytest.mark.parametrize("says", ["modules.json", "1_Pooling/config.json"])
+def test_sentence_transformers_files_say_that_a_network_embeds(tmp_path: Path, says: str) -> None:
+    folder = save_modules(tmp_path, "Pooling", Pooling={"pooling_mode": "mean"})
+    config = json.loads((folder / "config.json").read_text())
+    write(folder / "config.json", **{**config, "architectures": ["BertForMaskedLM"]})
+    if says != "modules.json":
+        (folder / "modules.json").unlink()
+    [vector] = answers(built(folder), "red")
+    numpy.testing.assert_allclose(vector, TABLE[ids_of("red")].mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "fields"),
+    [
+        ("ViTForImageClassification", "config.json", {"image_size": 224}),
+        ("Wav2Vec2ForCTC", "preprocessor_config.json", {"sampling_rate": 16000}),
+    ],
+)
+def test_a_model_of_images_or_sound_is_refused_as_such(
+    tmp_path: Path, kind: str, file: str, fields: dict[str, Any]
+) -> None:
+    write(tmp_path / file, **fields)
+    write(tmp_path / "config.json", architectures=[kind], **fields)
+    with pytest.raises(ConfigError, match=f"{kind} is not supported; a folder of transformers"):
+        build(str(tmp_path), {})
+    write(tmp_path / "config.json", architectures=["BertModel"])
+    (tmp_path / "preprocessor_config.json").unlink(missing_ok=True)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: there is no such file"):
+        build(str(tmp_path), {})
 
 
 # ---- programs over tensors, whose axes vary

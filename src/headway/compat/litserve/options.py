@@ -35,6 +35,14 @@ _MEMBERS: Mapping[str, str] = {
     "pre_setup": "setup runs once in each worker",
     "set_logger_queue": "metrics and events take the place of loggers",
 }
+# LitServe's own names that are not here, with what to use instead.
+INSTEAD: Mapping[str, str] = {
+    "Callback": "`headway.events` tells what happens",
+    "LitSpec": "a model's type hints say which routes answer: docs/guides/clients.md",
+    "Logger": _MEMBERS["set_logger_queue"],
+    "OpenAIEmbeddingSpec": "a model from texts to vectors answers /v1/embeddings without it",
+    "OpenAISpec": "`headway serve FOLDER` of a language model answers /v1/chat/completions",
+}
 _SETTINGS = ("api_path", "enable_async", "loop", "mcp", "spec")  # of a class, in place of options
 _KEY = "LIT_SERVER_API_KEY"
 

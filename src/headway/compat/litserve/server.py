@@ -6,12 +6,14 @@ from typing import Any
 
 from headway.compat.litserve.api import LitAPI, check_stream
 from headway.compat.litserve.options import check_members, check_options, checked_size
+from headway.compat.litserve.program import telling_mistakes
 from headway.errors import ConfigError
 
 _DEVICES = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "mps": "mps"}
 
 
 class LitServer:
+    @telling_mistakes()
     def __init__(
         self,
         lit_api: LitAPI,
@@ -21,7 +23,8 @@ class LitServer:
         timeout: float | bool | None = True,
         **options: Any,
     ) -> None:
-        """Raises ConfigError for an option that would change what is served, and cannot here."""
+        """Raises ConfigError for an option that would change what is served, and cannot here. In a
+        file that is run as a program, it is told in one line, and the program ends with 2."""
         if not isinstance(lit_api, LitAPI):
             raise ConfigError("an instance of one LitAPI is expected", field="lit_api")
         check_members(lit_api)
@@ -40,12 +43,7 @@ class LitServer:
         """Serve until Ctrl-C. Raises ConfigError for an option as `LitServer` does, and in a file
         that runs this when it is imported. A server that cannot start, because its port is taken
         for example, says why in one line and ends the program with 2, as the command does."""
-        check_options(options)
-        if _is_importing():  # as `headway serve file.py` does, and each worker process
-            raise ConfigError(
-                'the file starts a server when it is imported; write `if __name__ == "__main__":` '
-                f"above {type(self).__name__}(…).run(…)"
-            )
+        self._check_run(options)
         from headway.wiring import serve
 
         try:
@@ -53,6 +51,15 @@ class LitServer:
         except ConfigError as error:
             sys.stderr.write(f"headway: {error}\n")
             sys.exit(2)
+
+    @telling_mistakes()
+    def _check_run(self, options: dict[str, Any]) -> None:
+        check_options(options)
+        if _is_importing():  # as `headway serve file.py` does, and each worker process
+            raise ConfigError(
+                'the file starts a server when it is imported; write `if __name__ == "__main__":` '
+                f"above {type(self).__name__}(…).run(…)"
+            )
 
 
 def _device(accelerator: str) -> str:

@@ -41,6 +41,11 @@ class ChatText:
             if name in _DEFAULTS and isinstance(value, int | float)
         }
 
+    @property
+    def takes_chats(self) -> bool:
+        """Whether there is a chat template; without one it only continues texts."""
+        return self._template is not None
+
     def encode(self, text: str) -> list[int]:
         """A text as it is: no template; special tokens in it count as such."""
         ids: list[int] = self.tokenizer.encode(text).ids

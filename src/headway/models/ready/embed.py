@@ -4,13 +4,13 @@ It runs on onnxruntime and tokenizers, without torch. Its weights come from a pi
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, InvalidInput
 from headway.model import Tensor
 from headway.models.ready.texts.encoders import Encoder, Head
 from headway.models.ready.texts.pinned import PinnedNetwork
@@ -81,11 +81,14 @@ class TextEmbedder(TextModel):
         head: Head = mean_of,
         steps: Sequence[Step] = (unit,),
         includes_prompt: bool = True,
+        prompts: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> None:
         super().__init__(encoder, **options)
+        self.prompts = prompts
         self._head = head
         self._steps = steps
+        self.normalizes = any(step is unit for step in steps)  # the lengths before it are lost
         self._includes_prompt = includes_prompt
         self._width = width
         self.outputs = (Tensor("embedding", "float32", (-1, width)),)
@@ -94,6 +97,33 @@ class TextEmbedder(TextModel):
         super().setup()
         if not self._includes_prompt:
             self._head = without_prompt(self._head, self._prompt_tokens(self._prompt))
+
+    def prepare(
+        self,
+        raw: str | list[int],
+        *,
+        truncate: bool | None = None,
+        prompt_name: str | None = None,
+    ) -> Any:
+        """`prompt_name`: the prompt that goes before this text, in place of the usual one."""
+        prompt = self._prompt if prompt_name is None else self._prompt_named(prompt_name)
+        return self._prepare(raw, truncate=truncate, prompt=prompt)
+
+    prepare_many = TextModel.prepare_many  # beside an overridden `prepare` it must be named again
+
+    def _prompt_named(self, name: str) -> str:
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise InvalidInput(
+                f"prompt_name: {name!r} is not a prompt of this model; it has {known}"
+            )
+        prompt = self.prompts[name]
+        if prompt != self._prompt and not self._includes_prompt:
+            raise InvalidInput(
+                f"prompt_name: {name!r} is not supported: this model leaves its prompt out of the "
+                "vector, which is served for its default prompt only"
+            )
+        return prompt
 
     def predict(self, items: list[list[int]]) -> Sequence[EmbeddingVector]:
         vectors = through(self._steps, self._encoder.run(self._batch(items), self._head))

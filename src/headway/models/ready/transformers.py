@@ -4,6 +4,7 @@ run on torch, or on onnxruntime where all they bring is ONNX.
 Weights are read from safetensors only, code in the folder is never run, and nothing is downloaded.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from headway.models.ready.classify import TextClassifier
 from headway.models.ready.embed import TextEmbedder
 from headway.models.ready.rerank import CosineReranker, CrossEncoder
 from headway.models.ready.texts.encoders import ONNX_FILES, Encoder, OnnxEncoder, TorchEncoder
+from headway.models.ready.texts.opening import ENCODERS
 from headway.models.ready.texts.packed import can_pack
 from headway.models.ready.texts.pooling import Pooling, activation_named, identity, sigmoid, softmax
 from headway.models.ready.texts.proof import LONG
@@ -22,6 +24,9 @@ from headway.models.ready.texts.text import TextModel
 
 _LONGEST_PROOF = 1024
 _HEAD = "ForSequenceClassification"
+_OTHER_HEAD = re.compile(f"(?!.*{_HEAD}).*For[A-Z]")  # BertForTokenClassification
+_BY_VECTORS = ("embed", "rerank")  # tasks that an encoder without its head can do
+_OF_IMAGES = ("image_size", "num_channels", "vision_config")  # in config.json
 _ROBERTA = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
 # How transformers itself makes scores of logits; without a word, `TextClassifier` knows.
 _PROBLEMS: Mapping[str | None, Callable[[Any], Any] | None] = {
@@ -45,11 +50,13 @@ def model_in(
     """The model for what the folder is: `task` is embed, classify or rerank, empty: as its files
     say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut. `dtype`:
     what it computes in (float32, bfloat16, float16); in the short ones it may take texts packed."""
-    folder = _Folder(path)
     makers = {"embed": _embedder, "classify": _classifier, "rerank": _reranker}
+    if task and task not in makers:
+        raise ConfigError(f"{task!r} is not one of {sorted(makers)}", field="task")
+    folder = _Folder(path)
+    if task not in _BY_VECTORS:
+        folder.check_head()
     kind = task or folder.task()
-    if kind not in makers:
-        raise ConfigError(f"{kind!r} is not one of {sorted(makers)}", field="task")
     longest = folder.longest(max_tokens)
     return makers[kind](
         folder,
@@ -73,6 +80,7 @@ def _embedder(folder: "_Folder", encoder: Encoder, **options: Any) -> TextModel:
         head=folder.pooling(),
         steps=sentences.steps,
         prompt=sentences.prompt,
+        prompts=sentences.prompts,
         includes_prompt=sentences.includes_prompt,
         **options,
     )
@@ -118,13 +126,14 @@ class _Folder:
         self._network = self.sentences.network
         self.settings = read_json(self._network / "config.json")
         self._check_settings()
+        self._kinds = [str(each) for each in self.settings.get("architectures") or ()]
         tokenizer = self._network / "tokenizer.json"
         if not tokenizer.is_file():
+            self._check_reads_texts()
             raise ConfigError(f"{tokenizer}: there is no such file")
-        names = " ".join(self.settings.get("architectures") or ())
-        self.is_head = _HEAD in names and not self.sentences.is_pooled  # it ends with logits
-        if self.is_head:
-            self._check_head()
+        self.is_head = _HEAD in " ".join(self._kinds) and not self.sentences.is_pooled
+        if self.is_head:  # it ends with logits
+            self._check_sentences()
 
     def _check_settings(self) -> None:
         kinds = {"model_type": str, "architectures": list, "pad_token_id": int}
@@ -133,7 +142,33 @@ class _Folder:
             if not isinstance(value, kind | type(None)):
                 raise ConfigError(f"{self.config}: {name} = {value!r} is not served")
 
-    def _check_head(self) -> None:
+    def _check_reads_texts(self) -> None:
+        """Refuse a model of images or sound, which has no tokenizer to lack."""
+        prepares_files = (self._network / "preprocessor_config.json").is_file()
+        if self._takes_images() or prepares_files:
+            called = ", ".join(self._kinds) or self.settings.get("model_type") or "the model"
+            raise ConfigError(
+                f"{self.config}: {called} is not supported; a folder of transformers may be a "
+                "language model, an encoder of texts or Whisper"
+            )
+
+    def _takes_images(self) -> bool:
+        return any(self.settings.get(name) for name in _OF_IMAGES)
+
+    def check_head(self) -> None:
+        """Refuse a network that was trained for another task, unless sentence-transformers' files
+        say that it embeds. Raises ConfigError."""
+        head = next((each for each in self._kinds if _OTHER_HEAD.match(each)), None)
+        if head is None or self.sentences.has_pooling:
+            return
+        is_half = self.settings.get("is_encoder_decoder")
+        can_embed = not is_half or self.settings.get("model_type") in ENCODERS
+        advice = "; --options task=embed serves its encoder without its head"
+        if not can_embed or self._takes_images():
+            advice = ""
+        raise ConfigError(f"{self.config}: {head} is not served{advice}")
+
+    def _check_sentences(self) -> None:
         """Refuse sentence-transformers' settings that a network with logits cannot use."""
         for name, value in (
             ("default_prompt_name", self.sentences.prompt),

@@ -9,6 +9,7 @@ import numpy
 from msgspec import Meta
 
 from headway.errors import InvalidInput
+from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
 from headway.server.service.inference import Inference
@@ -19,6 +20,13 @@ from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 
 _InputType: TypeAlias = Literal["search_document", "search_query", "classification", "clustering"]
+# The prompts of sentence-transformers' folders that they mean: the first that the model has.
+_PROMPTS: dict[_InputType, tuple[str, ...]] = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage", "corpus"),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
 # int8 and uint8 would need a calibration that no model here brings.
 _FORMS: dict[str, Callable[[Array], Any]] = {
     "float": lambda values: values,
@@ -38,8 +46,9 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CohereEmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`input_type` changes nothing: the models here embed queries and documents alike. Nor does
-    `priority`, a number for Cohere's own queue: ours is a header."""
+    """`input_type` chooses the model's prompt; it changes nothing for a model without one of that
+    name. `priority` changes nothing: it is a number for Cohere's own queue, and ours is a
+    header."""
 
     model: str
     texts: list[str] | None = None
@@ -109,6 +118,9 @@ class Cohere:
             parameters["truncate"] = asked.truncate != "NONE"  # Cohere's models cut by default
         if asked.max_tokens is not None:
             parameters["max_tokens"] = asked.max_tokens
+        prompt = _prompt_name(served, asked.input_type)
+        if prompt is not None:
+            parameters["prompt_name"] = prompt
         ask = ask_of(parameters, request)
         results = await served.predict_many(texts_of(list(texts), "texts"), ask)
         vectors = [shortened(each, asked.output_dimension, "output_dimension") for each in results]
@@ -124,6 +136,14 @@ class Cohere:
             "meta": {"billed_units": {"input_tokens": tokens_in(results)}},
         }
         return Response(await encode_json(answer, plain_of), headers=ask.headers())
+
+
+def _prompt_name(served: ServedModel, input_type: _InputType | None) -> str | None:
+    """None: the model's usual prompt, if it has one."""
+    if input_type is None or not served.takes_parameter("prompt_name"):
+        return None
+    prompts = getattr(getattr(served, "model", None), "prompts", ())
+    return next((name for name in _PROMPTS[input_type] if name in prompts), None)
 
 
 def _texts(asked: CohereEmbedRequest) -> list[str]:

@@ -47,14 +47,19 @@ def check_ids(texts: list[str | list[int]], served: ServedModel, field: str) -> 
 
 def shortened(vector: Any, dimensions: int | None, field: str) -> Array:
     """The vector as little-endian float32; or its first `dimensions`, scaled to length 1 again."""
-    values: Array = numpy.asarray(vector, dtype="<f4")
+    cut = first_numbers(vector, dimensions, field)
     if dimensions is None:
-        return values
-    if dimensions > len(values):
-        raise InvalidInput(f"{field}: {dimensions} is more than the model gives: {len(values)}")
-    cut = values[:dimensions]
+        return cut
     length = float(numpy.linalg.norm(cut))
     return cut / length if length else cut
+
+
+def first_numbers(vector: Any, dimensions: int | None, field: str) -> Array:
+    """The vector as little-endian float32; or its first `dimensions`, as they are."""
+    values: Array = numpy.asarray(vector, dtype="<f4")
+    if dimensions is not None and dimensions > len(values):
+        raise InvalidInput(f"{field}: {dimensions} is more than the model gives: {len(values)}")
+    return values[:dimensions]
 
 
 def base64_of(values: Array) -> str:

@@ -713,6 +713,35 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
     assert last.endswith("; port=… chooses another port")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("ls.LitServer(Lengths(), callbacks=[1])", "callbacks: this LitServe option is not supp"),
+        ("ls.LitServer(Lengths(), spec=ls.OpenAISpec())", "OpenAISpec: headway.compat.litserve d"),
+        ("from headway.compat.litserve import OpenAISpec", "OpenAISpec: headway.compat.litserve "),
+        ("ls.LitServer(Lengths()).run(ssl_keyfile='k')", "ssl_keyfile: this LitServe option is n"),
+        ("main()", "devices: this LitServe option is not supported"),
+    ],
+)
+def test_a_mistake_in_a_program_is_told_in_one_line(tmp_path: Path, line: str, says: str) -> None:
+    file = tmp_path / "app.py"
+    main = "\ndef main():\n    ls.LitServer(Lengths(), devices=2)\n\n"
+    file.write_text(f"{RUN.partition('if __name__')[0]}{main}{line}\n")
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"headway: {says}")
+
+
+@pytest.mark.parametrize("name", ["OpenAISpec", "OpenAIEmbeddingSpec", "Callback", "Logger"])
+def test_a_name_that_is_not_here_says_what_takes_its_place(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: headway.compat.litserve does not have it; "):
+        getattr(ls, name)
+
+
+def test_other_names_are_missing_as_in_any_module() -> None:
+    assert not hasattr(ls, "Nonsense")
+
+
 def test_a_static_decode_request_says_what_callers_may_send() -> None:
     class Scaled(ls.LitAPI):
         def setup(self, device: str) -> None: ...

@@ -72,10 +72,41 @@ class Draws(headway.Model[str, bytes]):
         return [PNG] * len(items)
 
 
+class Directions(headway.Model[str, Any]):
+    """Scales its vectors itself, and says so."""
+
+    normalizes: ClassVar = True
+    inputs: ClassVar = [Tensor("text", "object", (-1,))]
+    outputs: ClassVar = [Tensor("embedding", "float32", (-1, 2))]
+
+    def predict(self, items: list[str]) -> list[Any]:
+        return [numpy.array([0.6, 0.8], numpy.float32)] * len(items)
+
+
+class Prompted(headway.Model[str, Any]):
+    """Has prompts as sentence-transformers' folders do, and answers how long a text then is."""
+
+    inputs: ClassVar = [Tensor("text", "object", (-1,))]
+    outputs: ClassVar = [Tensor("embedding", "float32", (-1, 1))]
+    prompts: ClassVar = {"query": "q: ", "passage": "text: ", "clustering": "cluster: "}
+
+    def prepare(self, raw: str, *, prompt_name: str = "") -> str:
+        return self.prompts[prompt_name] + raw if prompt_name else raw
+
+    def predict(self, items: list[str]) -> list[Any]:
+        return [numpy.array([len(item)], numpy.float32) for item in items]
+
+
 @pytest.fixture(scope="module")
 def stacks() -> Iterator[Stacks]:
     with Stacks() as served:
-        for name, model in (("mood", Mood()), ("photos", Bytes()), ("draws", Draws())):
+        for name, model in (
+            ("mood", Mood()),
+            ("photos", Bytes()),
+            ("draws", Draws()),
+            ("directions", Directions()),
+            ("prompted", Prompted()),
+        ):
             watched = Watched(name, model)
             served.run(watched.start).result(MOST_S)
             served.registry.add(watched)
@@ -102,13 +133,40 @@ def hub_client(url: str, model: str, **options: Any) -> Any:
 
 def test_the_hubs_client_extracts_features(url: str) -> None:
     client = hub_client(url, "words")
-    one = client.feature_extraction("aab")
+    one = client.feature_extraction("aab", normalize=False)
     assert one.tolist() == [[3, 2, 1, 1]]
-    several = client.feature_extraction(["aab", "b"], normalize=True, truncation_direction="right")
+    several = client.feature_extraction(["aab", "b"], normalize=False, truncation_direction="right")
     assert several.tolist() == [[3, 2, 1, 1], [1, 0, 1, 1]]
     assert client.feature_extraction("b", dimensions=1).tolist() == [[1]]
-    with pytest.raises(hub.errors.HfHubHTTPError, match="normalize"):
-        client.feature_extraction("a", normalize=False)
+
+
+@pytest.mark.parametrize("normalize", [{}, {"normalize": True}, {"normalize": None}])
+def test_embed_scales_vectors_to_length_1_unless_told_not_to(
+    http: httpx.Client, normalize: dict[str, Any]
+) -> None:
+    for path in ("/models/words/embed", "/models/words"):
+        own = http.post(path, json={"inputs": "aab", "normalize": False}).json()
+        assert own == [[3, 2, 1, 1]]
+        [scaled] = http.post(path, json={"inputs": "aab", **normalize}).json()
+        assert scaled == pytest.approx([each / 15**0.5 for each in own[0]])
+
+
+def test_a_model_that_scales_its_vectors_itself_has_no_others(http: httpx.Client) -> None:
+    asked = {"inputs": ["aab"], "normalize": False}
+    answer = http.post("/models/directions/embed", json=asked)
+    assert (answer.status_code, "normalize: false" in answer.text) == (400, True)
+    found = http.post("/models/directions/embed", json={**asked, "normalize": True}).json()
+    assert found == [pytest.approx([0.6, 0.8])]
+
+
+def test_with_fewer_dimensions_a_vector_is_scaled_only_where_it_is_asked_for(
+    http: httpx.Client,
+) -> None:
+    asked = {"inputs": "aab", "dimensions": 2}
+    own = http.post("/models/words/embed", json={**asked, "normalize": False}).json()
+    assert own == [[3, 2]]
+    [scaled] = http.post("/models/words/embed", json=asked).json()
+    assert scaled == pytest.approx([3 / 13**0.5, 2 / 13**0.5])
 
 
 def test_the_hubs_client_compares_sentences(url: str) -> None:
@@ -157,7 +215,8 @@ def test_a_task_may_stand_in_the_path(http: httpx.Client) -> None:
     def ask(path: str, inputs: Any) -> httpx.Response:
         return http.post(f"/models/{path}", json={"inputs": inputs, "parameters": {}})
 
-    assert ask("words/pipeline/feature-extraction", "b").json() == [[1, 0, 1, 1]]
+    found = ask("words/pipeline/feature-extraction", "b").json()
+    assert found == [pytest.approx([each / 3**0.5 for each in (1, 0, 1, 1)])]
     pair = {"source_sentence": "ab", "sentences": ["b"]}
     assert ask("pairs/pipeline/sentence-similarity", pair).json() == [1]
     wrong = ask("words/pipeline/text-classification", "b")
@@ -175,7 +234,7 @@ def test_teis_routes(http: httpx.Client) -> None:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    assert ask("/models/words/embed", inputs=["b"]) == [[1, 0, 1, 1]]
+    assert ask("/models/words/embed", inputs=["b"], normalize=False) == [[1, 0, 1, 1]]
     ranked = ask("/rerank", query="ab", texts=["b", "abc", "z"], return_text=True)
     assert ranked == [
         {"index": 1, "score": 2, "text": "abc"},
@@ -267,6 +326,31 @@ def test_coheres_newer_client_embeds_contents_and_fewer_dimensions(url: str) -> 
             output_dimension=1,
         )
         assert found.embeddings.float_ == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("input_type", "prompt"),
+    [
+        ("search_query", "q: "),
+        ("search_document", "text: "),
+        ("clustering", "cluster: "),
+        ("classification", ""),  # the model has none of this name
+    ],
+)
+def test_coheres_input_type_chooses_the_models_prompt(
+    http: httpx.Client, input_type: str, prompt: str
+) -> None:
+    asked = {"model": "prompted", "texts": ["abc"], "input_type": input_type}
+    found = http.post("/v2/embed", json=asked).json()["embeddings"]["float"]
+    assert found == [[len(prompt) + 3]]
+
+
+def test_embed_takes_the_name_of_a_prompt(http: httpx.Client, url: str) -> None:
+    client = hub_client(url, "prompted")
+    found = client.feature_extraction("abc", normalize=False, prompt_name="passage")
+    assert found.tolist() == [[9]]
+    asked = {"inputs": "abc", "prompt_name": "query", "normalize": False}
+    assert http.post("/models/prompted/embed", json=asked).json() == [[6]]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from headway.files import read_json, read_optional_json
 from headway.models.sources.tokenizer import read_tokenizer
 
 # Of these, which write texts, the half that reads them serves alone.
-_ENCODERS = {
+ENCODERS = {
     "longt5": "LongT5EncoderModel",
     "mt5": "MT5EncoderModel",
     "switch_transformers": "SwitchTransformersEncoderModel",
@@ -35,12 +35,12 @@ def open_network(path: Path, auto_class: str, dtype: Any) -> Any:
 
     settings = read_json(path / "config.json")
     kind = str(settings.get("model_type"))
-    if auto_class == "AutoModel" and kind in _ENCODERS:
-        auto_class = _ENCODERS[kind]
+    if auto_class == "AutoModel" and kind in ENCODERS:
+        auto_class = ENCODERS[kind]
     elif auto_class == "AutoModel" and settings.get("is_encoder_decoder"):
         raise ConfigError(
             f"{path}: {kind} has an encoder and a decoder; as encoders only those of "
-            f"{sorted(_ENCODERS)} are served"
+            f"{sorted(ENCODERS)} are served"
         )
     try:
         model, loaded = getattr(transformers, auto_class).from_pretrained(
@@ -53,7 +53,7 @@ def open_network(path: Path, auto_class: str, dtype: Any) -> Any:
         )
     except Exception as error:  # transformers' own, of many kinds
         raise ConfigError(f"{path}: transformers cannot load it: {error}") from error
-    has_head = auto_class not in ("AutoModel", *_ENCODERS.values())
+    has_head = auto_class not in ("AutoModel", *ENCODERS.values())
     _check_tensors(path, model, loaded, has_head=has_head)
     return model
 

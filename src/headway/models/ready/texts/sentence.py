@@ -58,6 +58,7 @@ class SentenceFolder:
     network: Path  # where that is
     pooling: Pooling | None  # None: there is none
     is_pooled: bool = False  # modules.json says so: it is no head that the network ends with
+    has_pooling: bool = False  # a file says how to pool
     includes_prompt: bool = True
     steps: tuple[Step, ...] = ()
     states: int | None = None  # numbers of a token's state, where it says so
@@ -75,9 +76,10 @@ def read_sentences(path: Path) -> SentenceFolder:
     modules = _modules(path)
     network = modules[0].folder if modules else path
     pooled, steps = _Pooled(Pooling()), list[Step]()
+    has_pooling = bool(modules) or (path / "1_Pooling" / "config.json").is_file()
     if modules:
         pooled, steps = _behind(modules[1:])
-    elif (path / "1_Pooling" / "config.json").is_file():
+    elif has_pooling:
         pooled = _pooling(path / "1_Pooling")
     if overall["truncate_dim"] is not None:
         steps.append(Truncate(overall["truncate_dim"]))
@@ -87,6 +89,7 @@ def read_sentences(path: Path) -> SentenceFolder:
         network=network,
         pooling=pooled.pooling,
         is_pooled=bool(modules) and pooled.pooling is not None,
+        has_pooling=has_pooling,
         includes_prompt=pooled.includes_prompt,
         steps=tuple(steps),
         states=pooled.states,

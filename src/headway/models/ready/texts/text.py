@@ -104,9 +104,12 @@ class TextModel(Model[Any, Any]):
         return [words(tokens - special) for tokens in self._sample_tokens()]
 
     def prepare(self, raw: str | list[int], *, truncate: bool | None = None) -> Any:
+        return self._prepare(raw, truncate=truncate, prompt=self._prompt)
+
+    def _prepare(self, raw: str | list[int], *, truncate: bool | None, prompt: str) -> Any:
         if isinstance(raw, str):
-            return _tokens(self._encode("text", raw, truncate=truncate, prompt=self._prompt).ids)
-        self._check_ids(raw)
+            return _tokens(self._encode("text", raw, truncate=truncate, prompt=prompt).ids)
+        self._check_ids(raw, prompt)
         if len(raw) <= self._max_tokens:
             return _tokens(raw)
         if not self._cuts(truncate):
@@ -125,12 +128,12 @@ class TextModel(Model[Any, Any]):
             "end_with": self._last,
         }
 
-    def _check_ids(self, ids: Any) -> None:
+    def _check_ids(self, ids: Any, prompt: str) -> None:
         """Refuse ids of another tokenizer, which would mean another text. Raises InvalidInput."""
-        if self._prompt:
+        if prompt:
             raise InvalidInput(
-                f"input 'text': this model puts {self._prompt!r} before every text, which token "
-                "ids may lack; send texts instead"
+                f"input 'text': this model puts {prompt!r} before the text, which token ids may "
+                "lack; send texts instead"
             )
         if not ids or not all(type(each) is int and 0 <= each < self._vocabulary for each in ids):
             raise InvalidInput(

@@ -19,9 +19,16 @@ from headway.server.bodies.json_body import (
 )
 from headway.server.service.model_tasks import Task, check_does, task_of
 from headway.server.service.options import ask_of
-from headway.server.service.vectors import check_ids, shortened, texts_of
+from headway.server.service.vectors import (
+    Array,
+    check_ids,
+    first_numbers,
+    texts_of,
+)
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
+
+_ROUNDING = 1e-6  # by which the length of a vector that is 1 may be off in float32
 
 Fields = TypeVar("Fields")
 Answering: TypeAlias = Callable[[Request, ServedModel], Awaitable[Response]]
@@ -33,6 +40,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     truncation_direction: str | None = None
     normalize: bool | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    prompt_name: str | None = None
     encoding_format: Literal["float"] | None = None
 
 
@@ -111,16 +119,28 @@ async def embed(request: Request, served: ServedModel) -> Response:
         return await _similarity_of(request, served, converted(body, SimilarityRequest))
     check_does(served, "feature-extraction")
     asked = converted(body, EmbedRequest)
-    if asked.normalize is False:
-        raise InvalidInput(
-            "normalize: false is not supported; this server gives vectors of length 1"
-        )
-    ask = ask_of(truncating(asked, served), request)
+    finish = _finisher(asked, served)
+    parameters = truncating(asked, served)
+    if asked.prompt_name is not None:
+        parameters["prompt_name"] = asked.prompt_name
+    ask = ask_of(parameters, request)
     texts = texts_of(asked.inputs, "inputs")
     check_ids(texts, served, "inputs")
     vectors = await served.predict_many(texts, ask)
-    answer = [shortened(vector, asked.dimensions, "dimensions") for vector in vectors]
-    return await answered(answer, ask)
+    return await answered([finish(vector) for vector in vectors], ask)
+
+
+def _finisher(asked: EmbedRequest, served: ServedModel) -> Callable[[Any], Array]:
+    """Cuts a vector to the dimensions asked for and scales it to length 1, as TEI does; with
+    `normalize` false it is only cut."""
+    if asked.normalize is not False:
+        return lambda vector: _unit(first_numbers(vector, asked.dimensions, "dimensions"))
+    if getattr(getattr(served, "model", None), "normalizes", False):
+        raise InvalidInput(
+            f"normalize: false is not supported by model {served.name!r}, which itself scales its "
+            "vectors to length 1"
+        )
+    return lambda vector: first_numbers(vector, asked.dimensions, "dimensions")
 
 
 async def similarity(request: Request, served: ServedModel) -> Response:
@@ -251,9 +271,11 @@ def unpacked(given: Any) -> Any:
     return given[0] if isinstance(given, list) and len(given) == 1 else given
 
 
-def _unit(vector: Any) -> "numpy.ndarray[Any, Any]":
+def _unit(vector: Any) -> Array:
+    """The vector at length 1. A vector of that length is not divided: it would lose digits."""
     values = numpy.asarray(vector, numpy.float32)
-    return values / max(float(numpy.linalg.norm(values)), 1e-12)
+    length = float(numpy.linalg.norm(values))
+    return values if abs(length - 1) < _ROUNDING else values / max(length, 1e-12)
 
 
 async def decoded(request: Request, kind: type[Fields]) -> Fields:
