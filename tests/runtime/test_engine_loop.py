@@ -55,7 +55,7 @@ class Device:
                 raise RuntimeError(self._device.fails_with)
             self.seconds = STEP_S
             count = len(self._step.sampled)
-            return SimpleNamespace(tokens=[1] * count, logprobs=[None] * count, broken=())
+            return SimpleNamespace(tokens=[1] * count, logprobs=[None] * count, broken={})
 
 
 class Clock:

@@ -117,7 +117,8 @@ def _check_kind(folder: Path, name: str, stored: Stored) -> None:
         if name.endswith(ending):
             raise ConfigError(f"{folder}: {name} is of weights quantised by {method}: not computed")
     if stored.dtype not in _DTYPES:
-        raise ConfigError(f"{folder}: {name} is {stored.dtype}: quantised weights are not computed")
+        kind = f"fp8 ({stored.dtype})" if stored.dtype.startswith("F8") else stored.dtype
+        raise ConfigError(f"{folder}: {name} is {kind}: quantised weights are not computed")
 
 
 def read_llama(folder: Path, spec: LlamaSpec) -> Iterator[tuple[str, torch.Tensor]]:
