@@ -6,8 +6,9 @@ A prompt may say what happens to the engine that computes for it.
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headway.core.generation.limits import Limits
@@ -29,7 +30,7 @@ class _Done(NamedTuple):
     tokens: list[int]
     logprobs: list[Any]
     seconds: None = None
-    broken: tuple[int, ...] = ()
+    broken: Mapping[int, str] = MappingProxyType({})
 
     def result(self) -> "_Done":
         return self
