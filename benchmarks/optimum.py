@@ -339,7 +339,7 @@ def optimum(quick: bool) -> Report:
             if not quick
             else "a quick run: fewer points, seeds and requests",
         ],
-        kept=16,
+        kept=8,
     )
 
 
