@@ -127,7 +127,7 @@ def test_it_is_converted_once_and_never_found_half_done(
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "no.gguf"
     file.write_bytes(b"something else entirely")
-    with pytest.raises(ConfigError, match="no GGUF file"):
+    with pytest.raises(ConfigError, match="not a readable GGUF file"):
         converted(file, tmp_path)
 
 
@@ -255,7 +255,7 @@ def test_a_file_that_was_cut_off_is_refused(file: Path, tmp_path: Path, part: fl
     whole = file.read_bytes()
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(whole[: int(len(whole) * part)])
-    with pytest.raises(ConfigError, match="no GGUF file"):
+    with pytest.raises(ConfigError, match="not a readable GGUF file"):
         converted(cut, tmp_path)
 
 

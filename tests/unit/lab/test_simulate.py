@@ -210,3 +210,13 @@ def test_fire_when_idle_serves_a_closed_loop_in_two_halves() -> None:
     outcome = run(Scenario.build(loop, GPU, max_rows=64), Firing.AUTO, max_wait_s=0)
     assert outcome.throughput_rps == pytest.approx(769, rel=0.01)
     assert outcome.mean_batch == pytest.approx(4, rel=0.01)
+
+
+def test_a_size_that_is_tried_again_changes_no_batch_of_fewer_rows() -> None:
+    """While a larger size waited for its trial, batches of all sizes below it left."""
+    profile = PowerProfile(0.0, 40e-3, 1.1)
+    arrivals = workload.poisson(5_000, 12.5, np.random.default_rng(2))
+    scenario = Scenario.build(arrivals, profile, max_rows=32)
+    outcome = simulate(scenario, scenario.policy(Firing.AUTO), record=True)
+    assert outcome.fired is not None
+    assert sum(each.rows > 1 for each in outcome.fired) <= 5

@@ -77,6 +77,7 @@ class Costs:
         self._best: dict[int, int] = {}
         self._peaks: dict[int, list[int]] = {}
         self._trial: tuple[int, int] | None = None  # the cell that is timed again, if one is
+        self._best_but_trial: dict[int, int] = {}  # by size class
         self._trials_failed = 0  # in a row: each delays the next trial
         self._ran_s = 0.0  # the running time since the last trial
         self._curves: dict[int, tuple[list[float], list[int]]] = {}
@@ -163,7 +164,10 @@ class Costs:
         A partly filled tile is left out if it clearly lowers the rate. If half of the rows have the
         same rate, only half are put in the batch, because they are answered sooner.
         """
-        most = min(waiting, self.best_rows(size))
+        best = self.best_rows(size)
+        if self._trial is not None and waiting < best:  # too few for the size that is tried
+            best = self._best_but_trial.get(size_class(size) if size else 0, best)
+        most = min(waiting, best)
         by_rows = self._by_rows(size)
         all_s = by_rows[most]
         if all_s is None or self._trial is not None:
@@ -378,6 +382,7 @@ class Costs:
         if last / last_s >= best_rate(points) and self._largest_known() < self._max_rows:
             return self._max_rows  # the largest known size is the best: a larger one may be better
         best_rows = best_of(points)
+        self._best_but_trial[size] = best_rows
         return self._to_try_again(points, best_rows, size) or best_rows
 
     def _to_try_again(self, points: Points, best_rows: int, size: int) -> int | None:
