@@ -265,7 +265,7 @@ def rate_rps(outcome: Outcome) -> float:
 
 
 def merged_after(outcome: Outcome, rows: int) -> int:
-    """Batches before the first one of nearly so many rows."""
+    """How many batches end before the first one of nearly `rows` rows."""
     assert outcome.fired is not None
     enough = rows - max(1, rows // 8)
     return next((at for at, each in enumerate(outcome.fired) if each.rows >= enough), UNBOUNDED)
