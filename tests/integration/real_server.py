@@ -50,6 +50,7 @@ class Log:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._waited_for = 0  # where the line ends that was last waited for
         self._added = threading.Condition()
 
     def add(self, line: str) -> None:
@@ -62,8 +63,14 @@ class Log:
         return "".join(self._lines)
 
     def wait_for(self, text: str) -> None:
+        """Wait until `text` is written after what was last waited for: servers say things twice."""
+
+        def written() -> bool:
+            return self.text.find(text, self._waited_for) >= 0
+
         with self._added:
-            assert self._added.wait_for(lambda: text in self.text, START_S), self.text
+            assert self._added.wait_for(written, START_S), self.text
+            self._waited_for = self.text.index(text, self._waited_for) + len(text)
 
 
 class Server(NamedTuple):
