@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import ConfigError
-from headway.mistakes import in_words
+from headway.setting_errors import in_words
 
 T = TypeVar("T", bound=msgspec.Struct)
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"

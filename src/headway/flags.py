@@ -19,7 +19,7 @@ from headway.config import (
     of_tables,
 )
 from headway.errors import ConfigError, nearest
-from headway.mistakes import expected, not_given
+from headway.setting_errors import expected, not_given
 
 Struct: TypeAlias = type[ModelConfig] | type[ServerConfig]
 PREFIX = "HEADWAY_"

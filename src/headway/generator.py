@@ -29,7 +29,7 @@ from headway.runtime.generation.loop import GenerationLoad, SequenceOutput, Step
 from headway.runtime.generation.thread import GenerationThread
 
 if TYPE_CHECKING:
-    from headway.hosting.generation.front import Front
+    from headway.hosting.generation.frontend import Front
     from headway.hosting.generation.language import Language
     from headway.hosting.generation.pieces import AnswerPiece as ServedPiece
     from headway.hosting.registry import Ask
@@ -229,7 +229,7 @@ class Generator:
 
     def _front(self) -> "Front":
         """The front of the running event loop."""
-        from headway.hosting.generation.front import Front
+        from headway.hosting.generation.frontend import Front
         from headway.observe.generation import GenerationRecorder
 
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headway.core.items import Wait
-from headway.core.operating.versions import (
+from headway.core.lifecycle.versions import (
     Lifecycle,
     Load,
     Offer,

@@ -14,8 +14,8 @@ import numpy
 import pytest
 
 from headway import END, Batcher, Model, ModelFailed, Tensor, TensorModel
-from headway.runtime.calling import owning
-from headway.runtime.calling.owning import own
+from headway.runtime.calling import ownership
+from headway.runtime.calling.ownership import own
 
 Arrays = dict[str, numpy.ndarray[Any, Any]]
 SMALL, LARGE = 1, 2**15  # columns of float32: copied without a look, and with one
@@ -484,9 +484,9 @@ def test_the_count_of_references_sees_one_more_holder() -> None:
     nobody: list[Any] = []
     outputs = returned(nobody)
     nobody.clear()
-    owned = owning.own_outputs(outputs)
+    owned = ownership.own_outputs(outputs)
     assert owned["y"] is outputs["y"]
     somebody: list[Any] = []
     outputs = returned(somebody)
-    owned = owning.own_outputs(outputs)
+    owned = ownership.own_outputs(outputs)
     assert owned["y"] is not outputs["y"]

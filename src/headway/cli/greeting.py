@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headway.config import Config, keys_of
-from headway.core.operating.versions import NOT_CHOSEN
+from headway.core.lifecycle.versions import NOT_CHOSEN
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.service.examples import example_of
 

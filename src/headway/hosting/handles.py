@@ -24,7 +24,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Literal, Protocol
 
 from headway.core.items import Priority
-from headway.core.operating.using import find_cycle
+from headway.core.lifecycle.dependencies import find_cycle
 from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
 from headway.hosting.registry import Ask, Registry
 from headway.model import CANCEL, ModelHandle, overrides

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
-from headway.core.operating.health import Health, health_of
+from headway.core.lifecycle.health import Health, health_of
 from headway.errors import (
     ConfigError,
     InvalidInput,

@@ -11,7 +11,7 @@ import msgspec
 import numpy
 
 from headway.config import ModelConfig, default_of
-from headway.core.operating.placing import Placement, place
+from headway.core.lifecycle.placement import Placement, place
 from headway.errors import ConfigError
 from headway.hosting.registry import ItemsMean, WorkerLine
 from headway.model import BatchesOnRequest, Model, Tensor, TensorModel, overrides

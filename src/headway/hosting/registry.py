@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy
 
-from headway.core.operating.health import Health, is_live
+from headway.core.lifecycle.health import Health, is_live
 from headway.core.queueing.quota import Allowance
 from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from headway.errors import ConfigError, nearest
 from headway.files import read_optional_json
 from headway.model import Model, TensorModel
-from headway.models import editions, targets
+from headway.models import source_versions, targets
 from headway.models.chat.model import LanguageModel, is_language_model
 from headway.models.options import typed
 from headway.models.sources.entry import Entry, imported
@@ -53,16 +53,16 @@ def catalogue() -> Mapping[str, Entry]:
 
 
 def build(
-    target: str, options: Mapping[str, Any], edition: editions.Edition | None = None
+    target: str, options: Mapping[str, Any], edition: source_versions.Edition | None = None
 ) -> AnyModel:
     """The model for a class, an instance or a function (`module:name`, `file.py:name`, `file.py`),
     a model's file or folder, a name in the catalogue or on the hub; not loaded yet. `edition`: of
-    a Python file (`editions.py`)."""
+    a Python file (`source_versions.py`)."""
     if edition is not None:
-        with editions.making(edition):
+        with source_versions.making(edition):
             found = targets.maker_at(target, edition.module, edition.source)
             made = make(found, options, where=target)
-            editions.note(made, edition)
+            source_versions.note(made, edition)
         return made
     entry = catalogue().get(target)
     if entry is not None:

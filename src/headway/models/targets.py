@@ -35,8 +35,10 @@ def is_code(target: str) -> bool:
 
 
 def maker_at(target: str, edition: str = "", source: bytes | None = None) -> Callable[..., Any]:
-    """The class, the function as a class, or a copy of the instance. `edition`: the name of the
-    module, of a file's later edition (`editions.py`); `source`: what the file was when it was read.
+    """The class, the function as a class, or a copy of the instance.
+
+    `edition`: the name of the module, of a file's later edition (`source_versions.py`).
+    `source`: what the file was when it was read.
     Raises ConfigError, which lists the names that the module has, and says what to write."""
     place, name = _parted(target)
     module = _module_of(place, target, edition, source)

@@ -10,8 +10,8 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.model import Model, Tensor
 from headway.signature.arrays import array_of
+from headway.signature.python_values import Side, derived_side, side_of
 from headway.signature.reading import ParameterHints, input_hint, output_hint
-from headway.signature.sides import Side, derived_side, side_of
 from headway.signature.values import Decoded, Values
 
 __all__ = [

@@ -22,7 +22,7 @@ from serving import MOST_S, Serving, serving
 from test_serving import used, wait_until
 
 from headway.config import ModelConfig
-from headway.core.operating.health import Health
+from headway.core.lifecycle.health import Health
 from headway.errors import ConfigError, NotReady, Poison
 from headway.hosting.generation.pieces import Generation
 from headway.hosting.generation.served import ServedGenerator

@@ -13,7 +13,7 @@ from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.queueing.quota import Allowance, Quota
 from headway.errors import DeadlineExceeded, HeadwayError, ModelFailed, QueueFull, QuotaExceeded
-from headway.hosting.generation.front import Front
+from headway.hosting.generation.frontend import Front
 from headway.hosting.generation.pieces import Generation
 from headway.hosting.registry import Ask
 from headway.models.chat.text import ChatText

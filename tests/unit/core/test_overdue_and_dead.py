@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.core.operating.health import (
+from headway.core.lifecycle.health import (
     Health,
     RunningBatch,
     find_overdue,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.operating.placing import place, place_engine
+from headway.core.lifecycle.placement import place, place_engine
 from headway.errors import ConfigError
 
 _AS_ASKED = "as it was asked to"

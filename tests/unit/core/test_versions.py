@@ -5,7 +5,7 @@ import math
 import pytest
 
 from headway.core.items import Wait
-from headway.core.operating.versions import (
+from headway.core.lifecycle.versions import (
     RETRY_S,
     Lifecycle,
     Load,

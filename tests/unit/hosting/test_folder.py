@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.core.operating.versions import VersionPolicy
+from headway.core.lifecycle.versions import VersionPolicy
 from headway.errors import ConfigError, InvalidInput
 from headway.hosting import tables
 from headway.hosting.repository.folder import Repository

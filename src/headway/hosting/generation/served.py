@@ -1,8 +1,8 @@
 """A language model being served: the face that front ends and the keeper know from other models.
 
 Its engine runs in a process of its own or, where those are not supported, in a thread of this one;
-the log shows which. The seam is `Engine` in `front.py`: sequences go in, one message a step comes
-back.
+the log shows which. The seam is `Engine` in `frontend.py`: sequences go in, one message a
+step comes back.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
 from headway.core.generation.options import NAMES, generation_options
-from headway.core.operating.health import Health, health_of
-from headway.core.operating.placing import Placement, place_engine
+from headway.core.lifecycle.health import Health, health_of
+from headway.core.lifecycle.placement import Placement, place_engine
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, without_frames
 from headway.hosting.explaining import Story
 from headway.hosting.generation.adapted import AdaptedModel
 from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
 from headway.hosting.generation.engine import EngineModel
-from headway.hosting.generation.front import Front
+from headway.hosting.generation.frontend import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.in_use import InUse

@@ -1,4 +1,4 @@
 """Models that come, change and go: read from a folder or a configuration, kept by `keeper.py`.
 
-`core/operating/versions.py` decides; here it is done.
+`core/lifecycle/versions.py` decides; here it is done.
 """

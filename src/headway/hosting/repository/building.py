@@ -12,7 +12,7 @@ from headway.errors import ConfigError
 from headway.hosting.repository.folder import VersionFolder
 from headway.hosting.repository.settings import RepositoryModelConfig
 from headway.model import Model, TensorModel
-from headway.models import catalogue, editions
+from headway.models import catalogue, source_versions
 from headway.models.catalogue import AnyModel
 from headway.models.targets import SourceLoader, fix_of, run_module
 
@@ -109,7 +109,7 @@ def _module(path: Path, module_name: str) -> ModuleType:
 
 def forget_module(model: Any) -> None:
     """Remove the module of a version that was unloaded."""
-    editions.forget(model)
+    source_versions.forget(model)
     name = type(model).__module__
     if name.startswith("headway_models."):
         # All names first, in one go: other threads import meanwhile.

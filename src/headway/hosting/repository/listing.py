@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from headway.config import ModelConfig
-from headway.core.operating.versions import Offer, VersionPolicy
+from headway.core.lifecycle.versions import Offer, VersionPolicy
 from headway.errors import InvalidInput
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.repository.building import build_version
 from headway.hosting.repository.folder import ModelFolder
 from headway.hosting.repository.settings import overridden
-from headway.models import catalogue, editions
+from headway.models import catalogue, source_versions
 from headway.models.catalogue import AnyModel
 
 
@@ -78,7 +78,7 @@ def of_config(
 ) -> Listing:
     """A model of the configuration: one version. `make`: of a program's own, which no target
     names."""
-    edition = editions.read(config.target, attempt) if make is None else None
+    edition = source_versions.read(config.target, attempt) if make is None else None
     digest = "" if edition is None else edition.digest
     seal = hashlib.sha256(repr((config, attempt, digest)).encode()).hexdigest()
     if make is None:

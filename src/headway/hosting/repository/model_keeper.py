@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from headway.config import ModelConfig
 from headway.core.items import Wait
-from headway.core.operating.health import Health
-from headway.core.operating.versions import (
+from headway.core.lifecycle.health import Health
+from headway.core.lifecycle.versions import (
     Lifecycle,
     Load,
     Offer,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from headway.config import ModelConfig, converted, read
-from headway.core.operating.versions import VersionPolicy
+from headway.core.lifecycle.versions import VersionPolicy
 from headway.errors import ConfigError, InvalidInput, nearest
 
 NAME = "model.toml"

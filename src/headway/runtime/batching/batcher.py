@@ -31,7 +31,7 @@ from typing import (
 )
 
 from headway.core.costs import CostTable
-from headway.core.operating.placing import Placement
+from headway.core.lifecycle.placement import Placement
 from headway.core.policy import Policy
 from headway.errors import Closed, InvalidInput
 from headway.model import Model, TensorModel

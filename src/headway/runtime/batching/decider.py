@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import CostTable
 from headway.core.items import Batch, Refusal, Refuse, Run
-from headway.core.operating.health import RunningBatch
+from headway.core.lifecycle.health import RunningBatch
 from headway.core.queueing.admission import refusal_error
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
 from headway.runtime.batching.call_queue import CallQueue, Refusals

@@ -53,10 +53,10 @@ class ModelJobs:
         self, event_loop: EventLoop, current_loop: Callable[[], EventLoop]
     ) -> list[Worker]:
         if self.team is not None and not event_loop.is_virtual:
-            from headway.runtime.workers.process import here
+            from headway.runtime.workers.process import current_model
 
-            self.runner = self._own_runner.elsewhere(here.predict)
-            self._stream = here.stream
+            self.runner = self._own_runner.elsewhere(current_model.predict)
+            self._stream = current_model.stream
             return list(self.team.start())
         self.runner, self._stream = self._own_runner, self._own_stream
         count = range(self.policy.workers)

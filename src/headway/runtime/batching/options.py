@@ -16,7 +16,7 @@ from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
 from headway.core.policy import Compose, Firing, Order, Policy, choice, read_buckets
 from headway.errors import ConfigError, nearest
-from headway.runtime.calling.company import DependentRows
+from headway.runtime.calling.row_dependence import DependentRows
 from headway.runtime.events import Observer
 
 _POLICIES = ("auto", "idle", "window", "static")

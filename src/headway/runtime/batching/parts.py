@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.core.batching.scheduler import Scheduler
-from headway.core.operating.placing import place
+from headway.core.lifecycle.placement import place
 from headway.model import Model, TensorModel
 from headway.runtime.batching.calibration import Calibration
 from headway.runtime.batching.decider import BatchDecider

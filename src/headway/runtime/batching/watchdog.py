@@ -4,7 +4,7 @@ such a batch are answered, and once every worker is stuck, queued and new caller
 import asyncio
 import logging
 
-from headway.core.operating.health import find_overdue, is_stuck
+from headway.core.lifecycle.health import find_overdue, is_stuck
 from headway.errors import ModelFailed, NotReady
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headway.errors import DeadlineExceeded, HeadwayError, ModelFailed, NotReady, QueueFull
 from headway.runtime.calling.faults import is_error, name_of, readable, text_of
-from headway.runtime.calling.owning import own
+from headway.runtime.calling.ownership import own
 from headway.runtime.calling.threads import start_thread
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from headway.errors import ConfigError
 from headway.model import Model, TensorModel, overrides
 from headway.runtime.calling.parameters import REQUIRED, Keywords
 from headway.runtime.calling.runner import ItemRunner, ModelRunner, TensorRunner, is_async_function
-from headway.runtime.calling.whole import WholeRunner
+from headway.runtime.calling.unbatched import WholeRunner
 
 
 def runner_for(target: object, name: str | None) -> ModelRunner:

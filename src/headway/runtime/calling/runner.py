@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import Tensor, TensorModel, holds_results, overrides
-from headway.runtime.calling.company import Company
-from headway.runtime.calling.holding import Holding
-from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
+from headway.runtime.calling.blocked_loop import Holding
+from headway.runtime.calling.ownership import own, own_all, own_outputs, own_results
+from headway.runtime.calling.row_dependence import Company
 from headway.runtime.calling.varying import Varying
 
 if TYPE_CHECKING:

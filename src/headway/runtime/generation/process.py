@@ -35,7 +35,7 @@ from headway.runtime.generation.loop import (
     never_ran,
 )
 from headway.runtime.generation.messages import PackedReport, Welcome, others_of, result_of
-from headway.runtime.workers.process import here
+from headway.runtime.workers.process import current_model
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.handle import ModelProcess
 from headway.runtime.workers.process.options import ProcessOptions
@@ -472,7 +472,7 @@ class _Turn:
     async def work(self) -> None:
         engine = self._engine
         try:
-            process = here.process()
+            process = current_model.process()
         except WorkerLost as lost:
             reason = lost.reason
             engine.post(lambda: engine.gave_up(reason))

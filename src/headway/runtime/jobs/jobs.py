@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeAlias
 from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch
 from headway.errors import HeadwayError, ModelFailed
-from headway.runtime.calling.company import Company
 from headway.runtime.calling.faults import (
     WorkerLost,
     is_stopped,
@@ -23,7 +22,8 @@ from headway.runtime.calling.faults import (
     text_of,
 )
 from headway.runtime.calling.nesting import Chain, enter, leave
-from headway.runtime.calling.owning import own_all
+from headway.runtime.calling.ownership import own_all
+from headway.runtime.calling.row_dependence import Company
 from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.step_queue import StepQueue

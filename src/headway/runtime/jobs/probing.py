@@ -9,8 +9,8 @@ from typing import Any
 
 from headway.core.costs import CostTable
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
-from headway.runtime.calling.company import JUDGED, NEIGHBOURS
 from headway.runtime.calling.faults import is_out_of_memory, is_stopped, running_task
+from headway.runtime.calling.row_dependence import JUDGED, NEIGHBOURS
 from headway.runtime.calling.runner import BrokenContract, ModelRunner, TensorRunner
 from headway.runtime.calling.samples import ATTEMPTS
 from headway.runtime.calling.varying import LONG, SHORT

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import headway
-from headway.core.operating.using import find_cycle
+from headway.core.lifecycle.dependencies import find_cycle
 from headway.hosting.registry import Ask
 from headway.models.catalogue import build
 

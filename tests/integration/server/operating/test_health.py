@@ -23,7 +23,7 @@ from served_models import MOST_S, Gate, Words
 from stacks import Stacks, Watched
 
 from compiling import replace_in_scheduler
-from headway.core.operating.health import Health
+from headway.core.lifecycle.health import Health
 from headway.errors import ModelFailed
 from headway.hosting.registry import Ask
 from headway.runtime.events import BatchFinished, Event

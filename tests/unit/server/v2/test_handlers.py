@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import pytest
 
-from headway.core.operating.health import Health
+from headway.core.lifecycle.health import Health
 from headway.errors import (
     DeadlineExceeded,
     Forbidden,

@@ -29,7 +29,7 @@ from headway.runtime.workers.process.channel import (
     Unsendable,
 )
 from headway.runtime.workers.process.failures import Failure, error_of
-from headway.runtime.workers.process.heart import TICK_S, Heart, vitals_of
+from headway.runtime.workers.process.heartbeat import TICK_S, Heart, vitals_of
 from headway.runtime.workers.process.output import ProcessOutput
 from headway.runtime.workers.process.protocol import Kind, WorkerSpec
 from headway.runtime.workers.process.spawning import Spawned

@@ -20,7 +20,7 @@ from headway.errors import NotReady
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.calling.threads import awaitable, start_thread
 from headway.runtime.jobs.jobs import Job, run_to_end
-from headway.runtime.workers.process import here
+from headway.runtime.workers.process import current_model
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
 from headway.runtime.workers.process.options import ProcessOptions
 from headway.runtime.workers.process.protocol import WorkerSpec
@@ -157,7 +157,7 @@ class _Life:
     # ---- in the thread
 
     def _run(self) -> None:
-        here.settle(self.process)
+        current_model.settle(self.process)
         try:
             while not self.is_stopping:
                 action = self._supervision.next_action(time.monotonic())

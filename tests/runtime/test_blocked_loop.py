@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import headway
-from headway.runtime.calling.holding import Holding
+from headway.runtime.calling.blocked_loop import Holding
 
 
 class Blocking(headway.Model[int, int]):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.errors import ConfigError
-from headway.models import catalogue, editions
+from headway.models import catalogue, source_versions
 
 FILE = """
 import headway
@@ -36,7 +36,7 @@ def later() -> list[str]:
 
 
 def build(path: Path, attempt: int = 0) -> Any:
-    return catalogue.build(str(path), {}, editions.read(str(path), attempt))
+    return catalogue.build(str(path), {}, source_versions.read(str(path), attempt))
 
 
 def test_a_file_that_is_as_it_was_at_first_has_its_first_module(path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_file_that_is_as_it_was_at_first_has_its_first_module(path: Path) -> N
     assert [each.predict(["a"]) for each in (first, second, third)] == [["a!"], ["a?"], ["a!"]]
     assert type(third) is type(first)
     assert type(third).__module__ == "edited_shouting"
-    editions.forget(second)
+    source_versions.forget(second)
     assert later() == []
 
 
@@ -56,10 +56,10 @@ def test_a_module_goes_with_the_last_of_its_models(path: Path) -> None:
     build(path)
     path.write_text(FILE.format(mark="?"))
     one, other = build(path), build(path)
-    editions.forget(one)
-    editions.forget(one)  # twice is once
+    source_versions.forget(one)
+    source_versions.forget(one)  # twice is once
     assert later() == [type(other).__module__]
-    editions.forget(other)
+    source_versions.forget(other)
     assert later() == []
 
 
@@ -85,9 +85,9 @@ def test_one_that_fails_takes_nothing_from_one_that_runs(path: Path) -> None:
     path.write_text(FILE.format(mark="?"))
     running = build(path)
     with pytest.raises(ConfigError):
-        catalogue.build(str(path), {"colour": "red"}, editions.read(str(path)))
+        catalogue.build(str(path), {"colour": "red"}, source_versions.read(str(path)))
     assert later() == [type(running).__module__]
-    editions.forget(running)
+    source_versions.forget(running)
     assert later() == []
 
 
@@ -99,7 +99,7 @@ def test_a_model_whose_class_lies_elsewhere_takes_its_edition_along(path: Path) 
     assert type(model).__module__ == "elsewhere_shouting"
     del sys.modules["elsewhere_shouting"]
     assert len(later()) == 1
-    editions.forget(model)
+    source_versions.forget(model)
     assert later() == []
 
 
@@ -112,10 +112,10 @@ def test_what_makes_an_edition_makes_it_again_after_the_file_has_changed(
     build(path)
     if not is_first:
         path.write_text(FILE.format(mark="?"))
-    maker = partial(catalogue.build, str(path), {}, editions.read(str(path)))
+    maker = partial(catalogue.build, str(path), {}, source_versions.read(str(path)))
     made = maker()
     name = type(made).__module__
-    editions.forget(made)
+    source_versions.forget(made)
     sys.modules.pop(name, None)
     if change == "edited":
         path.write_text(FILE.format(mark="."))
@@ -124,7 +124,7 @@ def test_what_makes_an_edition_makes_it_again_after_the_file_has_changed(
     again = pickle.loads(pickle.dumps(maker))()
     assert type(again).__module__ == name
     assert again.predict(["a"]) == ["a!" if is_first else "a?"]
-    editions.forget(again)
+    source_versions.forget(again)
 
 
 def test_a_model_that_nobody_waited_for_takes_its_module_along(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from headway.runtime.workers.process.heart import TICK_S, Heart, Vitals, vitals_of
+from headway.runtime.workers.process.heartbeat import TICK_S, Heart, Vitals, vitals_of
 
 ASLEEP = Vitals(cpu_s=3.0, is_runnable=False, is_stopped=False)
 
