@@ -16,7 +16,7 @@ from headway.server.bodies.packed import decompress_body
 from headway.server.families.openai.unserved import why_unserved
 from headway.server.service.errors import headers_of, param_of, status_of, tell
 from headway.server.service.routes import Errors, Route
-from headway.wire.application import Rejection
+from headway.wire.application import Rejection, Start
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer
@@ -76,10 +76,8 @@ class App:
         self._found.clear()
         self._found_direct.clear()
 
-    def start_direct(
-        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
-    ) -> Pending | None:
-        """Begin a POST that uses no optional feature; None: `handle` must do it.
+    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
+        """How to begin a POST with this head; None if it uses an optional feature.
 
         The hot path: no Request, no task, no future.
         """
@@ -93,16 +91,19 @@ class App:
         direct = route.direct
         if direct is None or (route.is_direct is not None and not route.is_direct(headers)):
             return None
-        if self._keys is not None:
+        keys, access = self._keys, route.access
+        tenant = headers.get(b"headway-tenant", b"").decode("latin-1")
+
+        def start(body: bytes, asker: Asker) -> Pending | None:
+            if keys is None:
+                return direct(body, asker, None, tenant, **params)
             try:
-                caller = _admitted(self._keys, WireHeaders(headers), route.access)
+                caller = _admitted(keys, WireHeaders(headers), access)
             except HeadwayError:
                 return None
             return direct(body, asker, caller, "", **params)
-        tenant = (
-            headers[b"headway-tenant"].decode("latin-1") if b"headway-tenant" in headers else ""
-        )
-        return direct(body, asker, None, tenant, **params)
+
+        return start
 
     def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
         """A client without a key is refused before its long body is read."""
@@ -276,10 +277,8 @@ class AppWrapper(App):
     async def handle(self, request: Request) -> Answer:
         return await self._app.handle(request)
 
-    def start_direct(
-        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
-    ) -> Pending | None:
-        return self._app.start_direct(url, body, asker, headers)
+    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
+        return self._app.direct(url, headers)
 
     def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
         return self._app.reject_head(headers)

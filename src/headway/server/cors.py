@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from headway.server.app import App, AppWrapper
-from headway.wire.messages import Answer, Asker, Headers, Pending, Request, Response
+from headway.wire.application import Start
+from headway.wire.messages import Answer, Headers, Request, Response
 
 _METHODS = "GET, HEAD, POST"
 # What a page may send and see beside the harmless few.
@@ -23,11 +24,9 @@ class CorsApp(AppWrapper):
         super().__init__(app)
         self._origins = frozenset(origin.rstrip("/") for origin in origins)
 
-    def start_direct(
-        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
-    ) -> Pending | None:
-        """Start directly, unless a page of another origin asks."""
-        return None if b"origin" in headers else self._app.start_direct(url, body, asker, headers)
+    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
+        """None if a page of another origin asks."""
+        return None if b"origin" in headers else self._app.direct(url, headers)
 
     async def handle(self, request: Request) -> Answer:
         origin = request.headers.get("origin")

@@ -20,7 +20,8 @@ from headway.server.app import App, AppWrapper, Handle
 from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of
 from headway.version import VERSION
-from headway.wire.messages import Answer, Asker, ErrorResponse, Pending, Request, StreamResponse
+from headway.wire.application import Start
+from headway.wire.messages import Answer, ErrorResponse, Request, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
@@ -104,9 +105,7 @@ class ObservedApp(AppWrapper):
         for layer in layers:
             self._handle = layer(self._handle)
 
-    def start_direct(
-        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
-    ) -> Pending | None:
+    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
         return None
 
     async def handle(self, request: Request) -> Answer:

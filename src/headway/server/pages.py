@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from headway.config import ServerConfig
 from headway.errors import Forbidden
 from headway.server.app import App, AppWrapper
-from headway.wire.messages import Answer, Asker, Pending, Request
+from headway.wire.application import Start
+from headway.wire.messages import Answer, Request
 
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::\d+)?")
 # Top-level names that no registry sells, and that networks and clusters use for themselves.
@@ -34,14 +35,12 @@ class PagesApp(AppWrapper):
         self._origins = frozenset(each.rstrip("/") for each in config.cors_origins)
         self._known: set[bytes | None] = {None}  # that were found right; HTTP/1.0 may have none
 
-    def start_direct(
-        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
-    ) -> Pending | None:
-        """Start directly if no header needs a closer look; other requests take the general way."""
+    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
+        """None if a header needs a closer look: the general way takes it."""
         is_plain = headers.get(b"host") in self._known and b"origin" not in headers
         if not is_plain or b"sec-fetch-site" in headers:
             return None
-        return self._app.start_direct(url, body, asker, headers)
+        return self._app.direct(url, headers)
 
     async def handle(self, request: Request) -> Answer:
         try:

@@ -1,10 +1,13 @@
 """The interface of the application: the wire hands it requests, and knows no route, key or
 model."""
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, TypeAlias
 
 from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending, Request, Response
+
+# Begins the answer to a body; None: `handle` must do it. The asker is called once, later.
+Start: TypeAlias = Callable[[bytes, Asker], Pending | None]
 
 
 class Rejection(NamedTuple):
@@ -21,11 +24,11 @@ class HttpApplication(Protocol):
         """Answer a request. Raises nothing but the caller's own cancellation."""
         ...
 
-    def start_direct(
-        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
-    ) -> Pending | None:
-        """Begin a POST without a task, if it uses no optional feature; None: `handle` must do it.
-        The asker is called once, later."""
+    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
+        """How to begin a POST with this head without a task; None if it uses an optional feature.
+
+        The wire may keep it for every later request with the same head.
+        """
         ...
 
     def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:

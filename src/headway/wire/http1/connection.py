@@ -258,7 +258,10 @@ class Connection(asyncio.BufferedProtocol):
     def _starts_again(self, data: bytes) -> bool:
         """Start a whole request with a head that was parsed before. False: it is to be parsed."""
         found = self._owner.known_heads.find(data, self._config.max_body_bytes)
-        if found is None or self.is_last or not self._exchange.start_direct(*found):
+        if found is None or self.is_last:
+            return False
+        head, body = found
+        if not self._exchange.start_direct(head.start, head.url, head.headers, body):
             return False
         self._deadline.clear()
         return True
@@ -295,11 +298,13 @@ class Connection(asyncio.BufferedProtocol):
         parser = self._parser
         if not self._is_between or not parser.is_plain_post:
             return False
-        if not self._exchange.start_direct(parser.url, parser.headers, body):
+        url, headers = parser.url, parser.headers
+        start = self._app.direct(url, headers)
+        if start is None or not self._exchange.start_direct(start, url, headers, body):
             return False
         self._deadline.clear()
         if self._read:
-            self._owner.known_heads.keep(self._read, parser.url, parser.headers, body)
+            self._owner.known_heads.keep(self._read, url, headers, body, start)
         return True
 
     # --- the exchange calls

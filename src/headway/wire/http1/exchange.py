@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from headway.errors import HeadwayError
-from headway.wire.application import HttpApplication
+from headway.wire.application import HttpApplication, Start
 from headway.wire.body_room import joined
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
@@ -109,9 +109,11 @@ class Exchange:
         self.is_answering = False
         self.task = self._loop.create_task(self._answer(received))
 
-    def start_direct(self, url: bytes, headers: dict[bytes, bytes], body: bytes) -> bool:
+    def start_direct(
+        self, start: Start, url: bytes, headers: dict[bytes, bytes], body: bytes
+    ) -> bool:
         """Start an answer without a task. False: this request needs a task."""
-        self.task = self._app.start_direct(url, body, self, headers)
+        self.task = start(body, self)
         if self.task is None:
             return False
         self.is_answering = False

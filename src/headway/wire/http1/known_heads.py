@@ -8,6 +8,8 @@ requests use no optional feature.
 
 from typing import NamedTuple
 
+from headway.wire.application import Start
+
 _END = b"\r\n\r\n"
 _MOST_BYTES = 1024  # of a head
 _MOST_HEADS = 1024
@@ -17,6 +19,7 @@ class Head(NamedTuple):
     url: bytes
     headers: dict[bytes, bytes]
     body_bytes: int
+    start: Start
 
 
 class KnownHeads:
@@ -27,18 +30,18 @@ class KnownHeads:
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
 
-    def find(
-        self, data: bytes, max_body_bytes: int
-    ) -> tuple[bytes, dict[bytes, bytes], bytes] | None:
-        """The URL, the headers and the body, if `data` is one whole request, its head is known and
-        its body is not too long."""
+    def find(self, data: bytes, max_body_bytes: int) -> tuple[Head, bytes] | None:
+        """The head and the body, if `data` is one whole request, its head is known and its body is
+        not too long."""
         end = data.find(_END) + len(_END)
         head = self._heads.get(data[:end])
         if head is None or not len(data) == end + head.body_bytes <= end + max_body_bytes:
             return None
-        return head.url, head.headers, data[end:]
+        return head, data[end:]
 
-    def keep(self, data: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
+    def keep(
+        self, data: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes, start: Start
+    ) -> None:
         """Keep the head if `data` is this request and no more: in other data, what looks like a
         head may be part of a body."""
         end = data.find(_END) + len(_END)
@@ -47,4 +50,4 @@ class KnownHeads:
             return
         if len(self._heads) >= _MOST_HEADS:
             self._heads.clear()
-        self._heads[data[:end]] = Head(url, headers, len(body))
+        self._heads[data[:end]] = Head(url, headers, len(body), start)
