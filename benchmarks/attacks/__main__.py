@@ -18,13 +18,18 @@ def main() -> None:
     parser.add_argument("--stack", default="headway", choices=stacks)
     parser.add_argument("--key", default="both", choices=("both", "no", "yes"))
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1.5, help="how long an attack goes on")
+    told = "how long calm is measured before each attack; 0: in short stretches, once"
+    parser.add_argument("--calm", type=float, default=0.0, metavar="SECONDS", help=told)
     arguments = parser.parse_args()
     keys = {"both": (False, True), "no": (False,), "yes": (True,)}[arguments.key]
     names = names_of(arguments.stack) if arguments.all else arguments.names
     if not names:
         parser.error("name an attack, or say --all")
     broken = 0
-    for line, row in one_line_each(names * arguments.rounds, arguments.stack, keys):
+    names = names * arguments.rounds
+    how_long = {"seconds": arguments.seconds, "calm_s": arguments.calm}
+    for line, row in one_line_each(names, arguments.stack, keys, **how_long):
         mark = "" if line.holds else "BROKEN"
         broken += not line.holds
         print(*row, mark, *line.failures[:3], sep=" | ", flush=True)

@@ -4,6 +4,7 @@ they were served."""
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -53,6 +54,12 @@ class HonestClients:
         """Of each kind of client, since the last time. Waits until there are so many."""
         found = self._asked(str(least))
         return {name: Figures(*each) for name, each in found.items()}
+
+    def figures_of(self, seconds: float) -> dict[str, Figures]:
+        """Of so long a time from now on."""
+        self.start_over()
+        time.sleep(seconds)
+        return self.figures()
 
     def calm_figures(self) -> dict[str, Figures]:
         """The lowest p99 of some stretches: while the machine is held up, all would pass."""

@@ -77,7 +77,7 @@ class Line(NamedTuple):
         probes = sum(self.figures[name].served for name in PROBES if name in self.figures)
         served = sum(each.served for each in self.figures.values()) - probes
         p99 = ", ".join(
-            f"{name} {self.figures[name].p99_ms:.0f} ({calm[name].p99_ms:.0f})"
+            f"{name} {self.figures[name].p99_ms:.1f} ({calm[name].p99_ms:.1f})"
             for name in ("HTTP", "gRPC")
             if name in calm
         )
@@ -112,15 +112,20 @@ def names_of(stack: str) -> list[str]:
 
 
 def one_line_each(
-    names: list[str], stack: str, keys: tuple[bool, ...]
+    names: list[str],
+    stack: str,
+    keys: tuple[bool, ...],
+    *,
+    seconds: float = 1.5,
+    calm_s: float = 0.0,
 ) -> Iterator[tuple[Line, list[object]]]:
-    """Some attacks, and their rows."""
+    """Some attacks, and their rows. `calm_s`: measure calm figures before each attack."""
     with contextlib.ExitStack() as opened:
         folder = opened.enter_context(_tiny_model()) if stack == "chat" else None
         scene = opened.enter_context(attacked("headway" if stack == "chat" else stack, folder))
         opened.enter_context(apart(scene.server))
         target = scene.target
-        target.seconds = 1.5
+        target.seconds = seconds
         ports = target.port, target.grpc_port
         with HonestClients(*ports, scene.honest_key, target.prefix) as clients:
             calm, memory = clients.calm_figures(), Memory(scene.server.pid)
@@ -133,6 +138,8 @@ def one_line_each(
                 door, attack = tried[name]
                 for has_key in keys:
                     aim = target if has_key else target.without_key()
+                    if calm_s:
+                        calm = clients.figures_of(calm_s)
                     line = _line(name, attack, door, aim, clients, memory)
                     yield line, line.row(calm)
 

@@ -16,7 +16,7 @@ from headway.wire.headers import WireHeaders
 from headway.wire.http1 import half_close, wire
 from headway.wire.http1.deadline import Deadline
 from headway.wire.http1.exchange import SMALL, Exchange
-from headway.wire.http1.known_heads import KnownHeads
+from headway.wire.http1.known_heads import Head, KnownHeads
 from headway.wire.http1.parser import RequestParser
 from headway.wire.http1.received import Phase, Received, RequestRefused, Turn
 from headway.wire.limits import ConnectionLimits
@@ -258,10 +258,7 @@ class Connection(asyncio.BufferedProtocol):
     def _starts_again(self, data: bytes) -> bool:
         """Start a whole request with a head that was parsed before. False: it is to be parsed."""
         found = self._owner.known_heads.find(data, self._config.max_body_bytes)
-        if found is None or self.is_last:
-            return False
-        head, body = found
-        if not self._exchange.start_direct(head.start, head.url, head.headers, body):
+        if found is None or self.is_last or not self._exchange.start_direct(*found):
             return False
         self._deadline.clear()
         return True
@@ -298,13 +295,15 @@ class Connection(asyncio.BufferedProtocol):
         parser = self._parser
         if not self._is_between or not parser.is_plain_post:
             return False
-        url, headers = parser.url, parser.headers
-        start = self._app.direct(url, headers)
-        if start is None or not self._exchange.start_direct(start, url, headers, body):
+        start = self._app.direct(parser.url, parser.headers)
+        if start is None:
+            return False
+        head = Head(parser.url, parser.headers, len(body), start)
+        if not self._exchange.start_direct(head, body):
             return False
         self._deadline.clear()
         if self._read:
-            self._owner.known_heads.keep(self._read, url, headers, body, start)
+            self._owner.known_heads.keep(self._read, head)
         return True
 
     # --- the exchange calls
@@ -352,12 +351,11 @@ class Connection(asyncio.BufferedProtocol):
     # --- a client that has ended its sending
 
     def _is_read(self, checks_s: tuple[float, ...]) -> bool:
-        sock = self.transport.get_extra_info("socket")
         is_http_10 = self._parser.http.get_http_version() == "1.0"
         if self.transport.get_write_buffer_size():
-            peer = half_close.peer_of(sock)
+            peer = half_close.peer_of(self.transport)
         elif (interim := self._exchange.interim(is_http_10=is_http_10)) is not None:
-            peer = half_close.send_interim(sock, interim)
+            peer = half_close.send_interim(self.transport, interim)
         else:
             return not self._exchange.is_answering
         if peer is half_close.Peer.UNKNOWN and checks_s:
@@ -367,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
     def _check_read(self, checks_s: tuple[float, ...]) -> None:
         if self.transport.is_closing() or self._exchange.task is None:
             return
-        peer = half_close.peer_of(self.transport.get_extra_info("socket"))
+        peer = half_close.peer_of(self.transport)
         if peer is half_close.Peer.LEFT:
             self.transport.abort()
         elif peer is half_close.Peer.UNKNOWN and checks_s:

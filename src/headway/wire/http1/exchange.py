@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from headway.errors import HeadwayError
-from headway.wire.application import HttpApplication, Start
+from headway.wire.application import HttpApplication
 from headway.wire.body_room import joined
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
 from headway.wire.headers import request_id
 from headway.wire.http1 import wire
+from headway.wire.http1.known_heads import Head
 from headway.wire.http1.received import Received, RequestRefused, request_of
 from headway.wire.messages import Pending, Response, StreamResponse
 from headway.wire.writes import StreamSink, Writes
@@ -109,15 +110,13 @@ class Exchange:
         self.is_answering = False
         self.task = self._loop.create_task(self._answer(received))
 
-    def start_direct(
-        self, start: Start, url: bytes, headers: dict[bytes, bytes], body: bytes
-    ) -> bool:
+    def start_direct(self, head: Head, body: bytes) -> bool:
         """Start an answer without a task. False: this request needs a task."""
-        self.task = start(body, self)
+        self.task = head.start(body, self)
         if self.task is None:
             return False
         self.is_answering = False
-        self._asked = (url, headers)
+        self._asked = (head.url, head.headers)
         return True
 
     def interim(self, *, is_http_10: bool) -> bytes | None:

@@ -4,11 +4,11 @@ That shows only when something is sent: the kernel of a client that has left ans
 So something harmless is sent, and the kernel is asked for the reply.
 """
 
+import asyncio
 import os
 import socket
 import struct
 from enum import Enum
-from typing import Any
 
 _STATE_AND_UNACKED = struct.Struct("=B23xI")  # of Linux's tcp_info
 _TCP_CLOSE = 7
@@ -21,8 +21,9 @@ class Peer(Enum):
     UNKNOWN = "nothing has come back yet"
 
 
-def send_interim(sock: Any, interim: bytes) -> Peer:
+def send_interim(transport: asyncio.Transport, interim: bytes) -> Peer:
     """Send past the transport, which must have nothing to send itself: it may hold data back."""
+    sock = transport.get_extra_info("socket")
     try:
         if os.write(sock.fileno(), interim) != len(interim):
             return Peer.LEFT  # half an interim answer would spoil the one that follows
@@ -30,10 +31,11 @@ def send_interim(sock: Any, interim: bytes) -> Peer:
         return Peer.UNKNOWN
     except OSError:
         return Peer.LEFT
-    return peer_of(sock)
+    return peer_of(transport)
 
 
-def peer_of(sock: Any) -> Peer:
+def peer_of(transport: asyncio.Transport) -> Peer:
+    sock = transport.get_extra_info("socket")
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return Peer.READS  # a local socket's write fails at once where the peer has gone
     try:

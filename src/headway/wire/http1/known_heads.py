@@ -39,15 +39,13 @@ class KnownHeads:
             return None
         return head, data[end:]
 
-    def keep(
-        self, data: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes, start: Start
-    ) -> None:
+    def keep(self, data: bytes, head: Head) -> None:
         """Keep the head if `data` is this request and no more: in other data, what looks like a
         head may be part of a body."""
         end = data.find(_END) + len(_END)
-        is_whole = len(data) == end + len(body) and b"transfer-encoding" not in headers
+        is_whole = len(data) == end + head.body_bytes and b"transfer-encoding" not in head.headers
         if not is_whole or not len(_END) <= end <= _MOST_BYTES:
             return
         if len(self._heads) >= _MOST_HEADS:
             self._heads.clear()
-        self._heads[data[:end]] = Head(url, headers, len(body), start)
+        self._heads[data[:end]] = head
