@@ -8,7 +8,7 @@ import statistics
 import time
 
 from benchmarks.report import Bar, Benchmark, Report
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
@@ -64,7 +64,7 @@ def deciding(quick: bool) -> Report:
 def _filled(cached: int) -> GenerationScheduler:
     """All sequences decode, and so many blocks of ended ones are in the cache."""
     room = SEQUENCES * (BLOCKS + 64) + cached + ALONE
-    limits = Limits(
+    limits = EngineLimits(
         blocks=room,
         block_size=BLOCK,
         max_context=(max(BLOCKS, ALONE) + 64) * BLOCK,

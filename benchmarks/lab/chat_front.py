@@ -24,7 +24,7 @@ import uvloop
 import headway
 from benchmarks.report import Bar, Benchmark, Report
 from headway.config import KeyConfig, ModelConfig, ServerConfig
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.options import generation_options
 from headway.hosting.generation.pieces import Generation
 from headway.hosting.generation.served import ServedGenerator
@@ -91,7 +91,7 @@ class LetterRunner:
     computes = "letters"
 
     def __init__(self) -> None:
-        self.limits = Limits(
+        self.limits = EngineLimits(
             blocks=4096, max_context=1024, max_sequences=STREAMS, step_tokens=4 * STREAMS
         )
         self.vocabulary = len(_SPECIALS) + 256

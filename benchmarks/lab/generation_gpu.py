@@ -27,7 +27,7 @@ from benchmarks.lab.generation_gpu_texts import gap_of, texts_of
 from benchmarks.lab.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.lab.trained import BEGINNING, decoded, encoded, greedy, trained
 from benchmarks.report import Bar, Report, machine
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
@@ -59,7 +59,7 @@ def decoder_of(name: str) -> GpuDecoder:
 def decode(name: str) -> Report:
     decoder = decoder_of(name)
     rows = []
-    limits = Limits(blocks=256 * 24, block_size=BLOCK, **LIMITS)
+    limits = EngineLimits(blocks=256 * 24, block_size=BLOCK, **LIMITS)
     runner = GpuRunner(decoder, limits)
     runner.warm_up()
     for count in (1, 32, 128, 256):
@@ -117,7 +117,7 @@ def _floor_s(name: str, count: int) -> float:
 
 
 def jobs(name: str) -> Report:
-    limits = Limits(blocks=20_000 if name == "1B" else 14_000, block_size=BLOCK, **LIMITS)
+    limits = EngineLimits(blocks=20_000 if name == "1B" else 14_000, block_size=BLOCK, **LIMITS)
     runner = GpuRunner(decoder_of(name), limits)
     started = time.perf_counter()
     runner.warm_up()
@@ -168,7 +168,7 @@ class Job:
 
 def run_job(
     runner: GpuRunner,
-    limits: Limits,
+    limits: EngineLimits,
     prompts: list[list[int]],
     outputs: list[int],
     sampling: Sampling | None = None,
@@ -232,7 +232,7 @@ def right() -> Report:
         *(("Qwen2", 64, 120), ("Qwen2", 512, 400)),
     ):
         theirs, ours = _small(kind)
-        limits = Limits(
+        limits = EngineLimits(
             blocks=blocks, block_size=16, max_context=600, max_sequences=16, step_tokens=chunk
         )
         runner = GpuRunner(ours, limits)
@@ -268,7 +268,9 @@ def _said() -> tuple[str, str]:
         device="cuda",
         max_context=256,
     )
-    limits = Limits(blocks=64, block_size=16, max_context=256, max_sequences=4, step_tokens=64)
+    limits = EngineLimits(
+        blocks=64, block_size=16, max_context=256, max_sequences=4, step_tokens=64
+    )
     runner = GpuRunner(ours, limits)
     runner.warm_up()
     prompts = [encoded(BEGINNING[:size]) for size in (16, 8, 12)]
@@ -324,7 +326,9 @@ def profile(name: str) -> Iterator[Report]:
         "has_rests": True,
         "tile": 128,
     }
-    limits = Limits(blocks=8000, block_size=BLOCK, **{**LIMITS, "max_context": 4096, **served})
+    limits = EngineLimits(
+        blocks=8000, block_size=BLOCK, **{**LIMITS, "max_context": 4096, **served}
+    )
     runner = GpuRunner(decoder_of(name), limits)
     runner.warm_up()
     warm_mixed(runner)
@@ -337,7 +341,7 @@ def profile(name: str) -> Iterator[Report]:
 
 
 def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901  a list of stages
-    limits = Limits(blocks=128 * 24, block_size=BLOCK, **{**LIMITS, "max_sequences": 128})
+    limits = EngineLimits(blocks=128 * 24, block_size=BLOCK, **{**LIMITS, "max_sequences": 128})
     match stage:
         case "right":
             yield right()

@@ -14,7 +14,7 @@ import torch
 from benchmarks.lab.generation_gpu_texts import gap_of, texts_of
 from benchmarks.lab.generation_gpu_tuning import graph_us
 from benchmarks.report import Bar, Report
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
@@ -83,7 +83,9 @@ def _our_logits(
         device="cuda",
         max_context=256,
     )
-    limits = Limits(blocks=64, block_size=32, max_context=256, max_sequences=4, step_tokens=256)
+    limits = EngineLimits(
+        blocks=64, block_size=32, max_context=256, max_sequences=4, step_tokens=256
+    )
     runner = GpuRunner(decoder, limits)
     runner.warm_up()
     scheduler = GenerationScheduler(limits)
@@ -142,7 +144,9 @@ def adapters_right() -> Report:
     config = LlamaConfig(**SMALL, max_position_embeddings=1024, initializer_range=0.3)
     theirs = LlamaForCausalLM(config).float().cuda().eval()
     weights = {f"a{rank}": _weights(rank, seed=rank) for rank in (2, 4, 8, 16)}
-    limits = Limits(blocks=400, block_size=16, max_context=600, max_sequences=16, step_tokens=128)
+    limits = EngineLimits(
+        blocks=400, block_size=16, max_context=600, max_sequences=16, step_tokens=128
+    )
     rng = random.Random(5)
     names = ["", *weights]
     asked = [
@@ -199,7 +203,7 @@ def _merged(model: Any, weights: dict[str, LowRank]) -> Any:
 
 def _adapted_texts(
     theirs: Any,
-    limits: Limits,
+    limits: EngineLimits,
     weights: dict[str, dict[str, LowRank]],
     asked: list[tuple[str, list[int]]],
     *,
@@ -225,7 +229,7 @@ def _adapted_texts(
 
 
 def _device_adapters(
-    config: dict[str, Any], limits: Limits, dtype: torch.dtype = torch.bfloat16
+    config: dict[str, Any], limits: EngineLimits, dtype: torch.dtype = torch.bfloat16
 ) -> DeviceAdapters:
     return DeviceAdapters(
         LlamaSpec.of(config),
@@ -240,7 +244,9 @@ def _device_adapters(
 # ---- cost
 
 
-def adapters(decoder: GpuDecoder, config: dict[str, Any], limits: Limits, step_s: Any) -> Report:
+def adapters(
+    decoder: GpuDecoder, config: dict[str, Any], limits: EngineLimits, step_s: Any
+) -> Report:
     """Decode steps with 8 adapters, mixed, and without; the kernels tuned on the way."""
     placed = _device_adapters(config, limits)
     placed._memory.normal_(0.0, 0.02)
@@ -306,7 +312,7 @@ def _tried(item: tuple[AdapterTiles, float]) -> str:
 # ---- 8-bit weights
 
 
-def fp8(decoder: GpuDecoder, limits: Limits, step_s: Any) -> Report:
+def fp8(decoder: GpuDecoder, limits: EngineLimits, step_s: Any) -> Report:
     """Decode steps at 32 sequences; the state that a step leaves beside bf16's."""
     rows, bars = [], []
     plain = {

@@ -18,7 +18,7 @@ import numpy
 import torch
 
 from benchmarks.report import Report
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Decode, Prefill, Step
@@ -41,7 +41,7 @@ KINDS = {
 # ---- single steps
 
 
-def step_of(limits: Limits, decodes: int, tokens: int, context: int = 512) -> Step:
+def step_of(limits: EngineLimits, decodes: int, tokens: int, context: int = 512) -> Step:
     """Prompts of 270 tokens and what is left, beside decodes; blocks lie anywhere."""
     rng = random.Random(decodes * 10_000 + tokens)
     free = list(range(limits.blocks))
@@ -343,7 +343,7 @@ PACED_HEAD = [
 
 
 def paced(
-    runner: GpuRunner, name: str, variants: Iterator[tuple[str, Limits, float, float]]
+    runner: GpuRunner, name: str, variants: Iterator[tuple[str, EngineLimits, float, float]]
 ) -> Report:
     rows: list[list[object]] = []
     plain = runner.limits

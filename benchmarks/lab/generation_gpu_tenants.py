@@ -15,7 +15,7 @@ import torch
 from benchmarks.lab.generation_gpu_adapters import RANK
 from benchmarks.lab.generation_gpu_profile import PACED_HEAD, Paced, paced_row, poisson, run_paced
 from benchmarks.report import Bar, Report
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
@@ -46,7 +46,9 @@ _SERVED: dict[str, Any] = {
 }
 
 
-def _runner(decoder: GpuDecoder, config: dict[str, Any], limits: Limits, count: int) -> GpuRunner:
+def _runner(
+    decoder: GpuDecoder, config: dict[str, Any], limits: EngineLimits, count: int
+) -> GpuRunner:
     """With so many adapters registered, as they come from a folder: in pinned memory."""
     placed = DeviceAdapters(
         LlamaSpec.of(config),
@@ -77,7 +79,9 @@ class _Timed:
 def swap(decoder: GpuDecoder, config: dict[str, Any]) -> Report:
     """In one run: steps with a prompt whose adapter comes into a slot, beside steps with a prompt
     whose adapter is there."""
-    limits = Limits(blocks=4000, max_sequences=RUNNING, step_tokens=1024, ageing_s=0.05, **_SERVED)
+    limits = EngineLimits(
+        blocks=4000, max_sequences=RUNNING, step_tokens=1024, ageing_s=0.05, **_SERVED
+    )
     runner = _runner(decoder, config, limits, REGISTERED)
     _closed_loop(runner, limits, 100)
     times = _closed_loop(runner, limits, REQUESTS)[20:]
@@ -129,7 +133,7 @@ def swap(decoder: GpuDecoder, config: dict[str, Any]) -> Report:
     )
 
 
-def _closed_loop(runner: GpuRunner, limits: Limits, count: int) -> list[_Timed]:
+def _closed_loop(runner: GpuRunner, limits: EngineLimits, count: int) -> list[_Timed]:
     """So many requests, as many at once as the engine runs."""
     scheduler = GenerationScheduler(limits)
     coming = _requests(count)
@@ -181,7 +185,7 @@ def _requests(count: int) -> Iterator[Sequence]:
 
 def burst(decoder: GpuDecoder, config: dict[str, Any]) -> Report:
     """Four tenants with an adapter each, 24 requests a second in all; a fifth sends 64 at once."""
-    limits = Limits(blocks=8000, max_sequences=256, step_tokens=8192, **_SERVED)
+    limits = EngineLimits(blocks=8000, max_sequences=256, step_tokens=8192, **_SERVED)
     runner = _runner(decoder, config, limits, 5)
     seconds = BURSTS * EVERY_S + 1.0
     steady = [

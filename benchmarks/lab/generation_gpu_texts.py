@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
@@ -13,7 +13,9 @@ from headway.core.generation.step import Step
 from headway.engine.gpu.steps.runner import GpuRunner
 
 
-def texts_of(runner: GpuRunner, limits: Limits, sequences: Listed[Sequence]) -> list[list[int]]:
+def texts_of(
+    runner: GpuRunner, limits: EngineLimits, sequences: Listed[Sequence]
+) -> list[list[int]]:
     """The likeliest tokens of each; their ids count from 0."""
     scheduler = GenerationScheduler(limits)
     texts: list[list[int]] = [[] for _ in sequences]

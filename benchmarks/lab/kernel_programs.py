@@ -28,7 +28,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from benchmarks.lab.llama_shapes import SHAPES
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.step import Decode, Prefill, Step
 from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.kernels import adapters as adapter_kernels
@@ -175,7 +175,7 @@ def _launch_all(
     decoder = GpuDecoder(spec, tensors, dtype=dtype, device=DEVICE, max_context=context)
     if is_fp8:
         decoder.quantise()
-    limits = Limits(
+    limits = EngineLimits(
         blocks=512,
         block_size=page,
         max_context=context,

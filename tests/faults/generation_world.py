@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.recovery import Recovery
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, FinishReason, Sequence
@@ -23,7 +23,7 @@ from headway.testing.generation import FakeEngine, next_token
 
 STEP_S = 1.0
 STOPS = frozenset([0])
-LIMITS = Limits(
+LIMITS = EngineLimits(
     blocks=40, block_size=4, max_context=64, max_sequences=8, step_tokens=24, max_queue=64
 )
 

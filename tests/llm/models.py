@@ -20,7 +20,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, Sequence
@@ -143,7 +143,7 @@ class Engine:
         is_rounded: bool = False,
         **limits: Any,
     ) -> None:
-        self.limits = Limits(
+        self.limits = EngineLimits(
             **{"blocks": 256, "block_size": 4, "max_context": 256, "max_sequences": 16, **limits}
         )
         decoder = load(

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, FinishReason, Sequence
 from headway.core.generation.step import Step
@@ -32,9 +32,9 @@ STOP = frozenset([0, 1])
 
 
 @st.composite
-def limits(draw: st.DrawFn) -> Limits:
+def limits(draw: st.DrawFn) -> EngineLimits:
     max_sequences = draw(st.sampled_from([1, 2, 4, 8]))
-    return Limits(
+    return EngineLimits(
         blocks=draw(st.sampled_from([4, 8, 16, 64])),
         block_size=draw(st.sampled_from([1, 2, 4])),
         max_context=draw(st.sampled_from([24, 64])),
@@ -50,7 +50,7 @@ def limits(draw: st.DrawFn) -> Limits:
 
 class GenerationMachine(RuleBasedStateMachine):
     @initialize(limits=limits())
-    def start(self, limits: Limits) -> None:
+    def start(self, limits: EngineLimits) -> None:
         self.now = 0.0
         self.ids = itertools.count()
         self.limits = limits

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 from typing import Any, cast
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.errors import UnknownModel
 from headway.runtime.generation.loaded_adapters import (
@@ -32,7 +32,7 @@ def test_who_loads_an_adapter_that_is_unloaded_while_it_is_read_is_told() -> Non
 
     adapters = LoadedAdapters(
         lambda: cast(AdapterStore, Store()),
-        GenerationScheduler(Limits(blocks=8, block_size=4, max_context=16)),
+        GenerationScheduler(EngineLimits(blocks=8, block_size=4, max_context=16)),
         post=post,
         returns=returned.__setitem__,
         enter=lambda submit: None,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
@@ -15,7 +15,7 @@ from headway.runtime.generation import loop as engine_loop
 from headway.runtime.generation.loop import Command, EngineLoop, Report, SubmitSequence
 
 STEP_S = 0.01
-LIMITS = Limits(blocks=100, max_sequences=8, step_tokens=64, max_stretch=50.0)
+LIMITS = EngineLimits(blocks=100, max_sequences=8, step_tokens=64, max_stretch=50.0)
 
 
 class Device:

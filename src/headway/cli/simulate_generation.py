@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.errors import ConfigError
 from headway.lab import generation, report
 from headway.lab.workload import OPEN_LOOPS, rate_of, replay
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         report.check_plot(arguments.plot)
     conversations = _conversations(arguments)
-    limits = Limits(
+    limits = EngineLimits(
         blocks=max(1, arguments.kv_tokens // 16),
         max_sequences=arguments.max_batch_size,
         step_tokens=max(512, arguments.max_batch_size + 1),

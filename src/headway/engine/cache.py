@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 
 # Not shared with forks of this process; Windows has no such flag, and no forks.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
@@ -29,7 +29,7 @@ class KvCache:
     """Keys and values of every layer, in blocks: `[block, position, head, feature]`."""
 
     def __init__(
-        self, shape: CacheShape, limits: Limits, *, dtype: torch.dtype, device: str
+        self, shape: CacheShape, limits: EngineLimits, *, dtype: torch.dtype, device: str
     ) -> None:
         self.block_size = limits.block_size
         size = (limits.blocks, limits.block_size, shape.kv_heads, shape.head_size)
@@ -51,7 +51,7 @@ class KvCache:
 class Tables:
     """Block tables by slot, and the token that each slot sampled last. Fixed size, never copied."""
 
-    def __init__(self, limits: Limits, *, device: str) -> None:
+    def __init__(self, limits: EngineLimits, *, device: str) -> None:
         columns = limits.blocks_for(limits.max_context) + 1
         self.blocks = torch.zeros(limits.max_sequences, columns, dtype=torch.int64, device=device)
         self.last = torch.zeros(limits.max_sequences, dtype=torch.int64, device=device)

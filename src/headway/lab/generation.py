@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.items import Wait
@@ -106,7 +106,7 @@ class _Record:
 
 def simulate_continuous(
     conversations: Conversations,
-    limits: Limits,
+    limits: EngineLimits,
     cost: Callable[[int], float],
     *,
     name: str = "continuous",
@@ -134,7 +134,7 @@ def simulate_continuous(
             record.token(sequence, now)
 
 
-def _sequence(conversations: Conversations, index: int, limits: Limits) -> Sequence:
+def _sequence(conversations: Conversations, index: int, limits: EngineLimits) -> Sequence:
     """A sequence with tokens that no other prompt has, so that it shares no blocks."""
     room = limits.max_context
     prompt = min(int(conversations.prompts[index]), room - 1)
@@ -148,7 +148,7 @@ def _sequence(conversations: Conversations, index: int, limits: Limits) -> Seque
 
 
 def simulate_static(
-    conversations: Conversations, limits: Limits, cost: Callable[[int], float]
+    conversations: Conversations, limits: EngineLimits, cost: Callable[[int], float]
 ) -> GenerationOutcome:
     """Static batches: up to `max_sequences` waiting sequences run until the last is done."""
     record = _Record(conversations)
@@ -172,12 +172,12 @@ def simulate_static(
 
 
 def compare(
-    conversations: Conversations, limits: Limits, cost: Callable[[int], float]
+    conversations: Conversations, limits: EngineLimits, cost: Callable[[int], float]
 ) -> list[GenerationOutcome]:
-    whole = {name: getattr(limits, name) for name in Limits.__slots__} | {"chunking": False}
+    whole = {name: getattr(limits, name) for name in EngineLimits.__slots__} | {"chunking": False}
     return [
         simulate_continuous(conversations, limits, cost),
-        simulate_continuous(conversations, Limits(**whole), cost, name="whole prompts"),
+        simulate_continuous(conversations, EngineLimits(**whole), cost, name="whole prompts"),
         simulate_static(conversations, limits, cost),
     ]
 

@@ -15,7 +15,7 @@ from headway.server.bodies.own_headers import has_options
 from headway.server.bodies.packed import decompress_body
 from headway.server.families.openai.unserved import why_unserved
 from headway.server.service.errors import headers_of, param_of, status_of, tell
-from headway.server.service.routes import Errors, Route
+from headway.server.service.routes import ErrorFormat, Route
 from headway.wire.application import Rejection, Start
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
@@ -189,11 +189,11 @@ class App:
         """A request that comes to no handler."""
         return self._errors_of(path).refusal(status, message, code=code, headers=headers)
 
-    def _errors_of(self, path: str) -> Errors:
+    def _errors_of(self, path: str) -> ErrorFormat:
         """How errors are written on this path. An unknown `/v1/` path is taken for OpenAI's."""
         for routes, _ in self._candidates(path):
             return next(iter(routes.values())).errors
-        return Errors.OPENAI if path.startswith("/v1/") else Errors.TEXT
+        return ErrorFormat.OPENAI if path.startswith("/v1/") else ErrorFormat.TEXT
 
     def _routes_of(self, template: str) -> dict[str, Route]:
         if "{" not in template:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.generation.step import Step
@@ -23,7 +23,7 @@ from headway.testing.generation import FakeEngine
 
 KILLS, HANGS, ADAPTED = 60, 61, 62  # tokens of a prompt
 ADAPTER = f"of {ADAPTED}"  # of prompts with that token
-LIMITS = Limits(blocks=400, block_size=4, max_context=512, max_sequences=32, step_tokens=64)
+LIMITS = EngineLimits(blocks=400, block_size=4, max_context=512, max_sequences=32, step_tokens=64)
 
 
 class _Done(NamedTuple):

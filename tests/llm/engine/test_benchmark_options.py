@@ -9,7 +9,7 @@ import torch
 from models import CONFIGS, Engine, build, save_tokenizer
 
 from headway.config import Config, ModelConfig
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.steps.warming import mixed_steps
 from headway.engine.starting import EngineOptions, start
@@ -93,7 +93,7 @@ def test_a_cpu_computes_64_sequences_at_once_unless_told(tmp_path: Path) -> None
 
 def test_every_step_that_warms_up_keeps_to_the_limits() -> None:
     for sequences, tokens, context, blocks in ((1, 2, 8, 3), (5, 64, 96, 9), (256, 8192, 4096, 99)):
-        limits = Limits(
+        limits = EngineLimits(
             blocks=blocks,
             block_size=32,
             max_context=context,

@@ -11,7 +11,7 @@ from models import CONFIGS, KERNEL_KINDS, VOCABULARY, Engine, build, kernels_of,
 from transformers import AutoModelForCausalLM, Gemma2Config
 
 from headway import machine
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.engine import cache, starting
 from headway.engine.cache import CacheShape, KvCache
@@ -305,7 +305,7 @@ def test_a_programs_own_default_dtype_changes_no_answer(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_cache_is_zeros_that_begin_at_a_line_of_the_processors(dtype: torch.dtype) -> None:
-    limits = Limits(blocks=3, block_size=16, max_context=48, max_sequences=2)
+    limits = EngineLimits(blocks=3, block_size=16, max_context=48, max_sequences=2)
     kept = KvCache(CacheShape(layers=2, kv_heads=1, head_size=8), limits, dtype=dtype, device="cpu")
     for pages in (*kept.keys, *kept.values):
         assert pages.data_ptr() % 64 == 0

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="no Triton here: the kernels are not tested
 if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
 
-from headway.core.generation.limits import Limits  # noqa: E402
+from headway.core.generation.limits import EngineLimits  # noqa: E402
 from headway.core.generation.sampling import Sampling  # noqa: E402
 from headway.core.generation.scheduler import GenerationScheduler  # noqa: E402
 from headway.core.generation.sequence import Sequence  # noqa: E402
@@ -52,7 +52,7 @@ OUTPUTS = (4, 3, 5, 2, 4)
 
 def texts_of(
     runner: "CpuRunner | GpuRunner",
-    limits: Limits,
+    limits: EngineLimits,
     samplings: tuple[Sampling, ...] = (Sampling(temperature=0.0),),
 ) -> dict[int, list[int]]:
     """Steps are handed over as deep as the runner goes, as a server does it."""
@@ -83,11 +83,13 @@ def tensors() -> "list[tuple[str, torch.Tensor]]":
     return [(name, each * 10 if each.ndim == 2 else each) for name, each in drawn]
 
 
-def limits_of(step_tokens: int) -> Limits:
-    return Limits(blocks=24, block_size=8, max_context=48, max_sequences=5, step_tokens=step_tokens)
+def limits_of(step_tokens: int) -> EngineLimits:
+    return EngineLimits(
+        blocks=24, block_size=8, max_context=48, max_sequences=5, step_tokens=step_tokens
+    )
 
 
-def runners(limits: Limits) -> tuple[CpuRunner, GpuRunner]:
+def runners(limits: EngineLimits) -> tuple[CpuRunner, GpuRunner]:
     """Of the same weights."""
     given = tensors()
     plain = LlamaDecoder(SPEC, iter(given), dtype=torch.float32, max_context=48)

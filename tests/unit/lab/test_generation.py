@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headway.cli.main import main
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.errors import ConfigError
 from headway.lab.generation import (
     Conversations,
@@ -24,8 +24,8 @@ CPU = StepCost(0.012, 0.0018)
 GPU = StepCost(0.006, 0.00002)
 
 
-def limits(**fields: Any) -> Limits:
-    return Limits(**{"blocks": 200_000, "max_context": 1_000_000, **fields})
+def limits(**fields: Any) -> EngineLimits:
+    return EngineLimits(**{"blocks": 200_000, "max_context": 1_000_000, **fields})
 
 
 def conversations(*asked: tuple[float, int, int]) -> Conversations:

@@ -17,7 +17,7 @@ from headway.errors import (
     UnknownModel,
 )
 from headway.server.app import App
-from headway.server.service.routes import Errors, Route
+from headway.server.service.routes import ErrorFormat, Route
 from headway.wire.messages import Request, Response
 
 
@@ -115,9 +115,9 @@ async def test_openai_routes_spell_errors_their_own_way_and_the_plain_route_does
     app = App()
     fail = raising(UnknownModel("no model"))
     app.add(
-        Route("GET", "/v1/embeddings", fail, errors=Errors.OPENAI),
+        Route("GET", "/v1/embeddings", fail, errors=ErrorFormat.OPENAI),
         Route("GET", "/v1/predict/{model}", fail),
-        Route("GET", "/v2/models/{model}", fail, errors=Errors.TRITON),
+        Route("GET", "/v2/models/{model}", fail, errors=ErrorFormat.TRITON),
     )
     openai = json.loads((await answer(app, "GET", "/v1/embeddings")).body)
     assert openai["error"] == {
@@ -134,7 +134,7 @@ async def test_openai_routes_spell_errors_their_own_way_and_the_plain_route_does
 
 async def test_a_request_that_comes_to_no_handler_is_told_as_its_paths_routes_tell_it() -> None:
     app = App()
-    app.add(Route("POST", "/v1/embeddings", echo, errors=Errors.OPENAI))
+    app.add(Route("POST", "/v1/embeddings", echo, errors=ErrorFormat.OPENAI))
     app.add(Route("POST", "/v1/predict/{model}", echo))
     spelled = {
         path: type(json.loads(app.refuse(path, 413, "large", code="input_too_large").body)["error"])

@@ -5,13 +5,10 @@ from contextlib import suppress
 import hpack
 import pytest
 from h2_peer import head
-from hpack.huffman import HuffmanEncoder
-from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
-from hpack.huffman_table import decode_huffman
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.wire.http2 import heads, huffman
+from headway.wire.http2 import heads
 from headway.wire.http2.frames import Code, ConnectionFailed, StreamFailed
 from headway.wire.http2.heads import HeadReader
 
@@ -149,40 +146,3 @@ def test_metadata_cannot_smuggle() -> None:
     for name in ("grpc-status", "a b", "X", ":path", ""):
         with pytest.raises(ValueError, match="not a name"):
             heads.metadata_block([(name, "x")])
-
-
-@given(st.binary(max_size=40))
-def test_huffmans_code_is_read_as_hpack_reads_it(data: bytes) -> None:
-    encoded = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(data)
-    assert huffman.decode(encoded) == data
-    for broken in (data, encoded + b"\xff", encoded[:-1], b"\xff" * 4 + encoded):
-        try:
-            expected = decode_huffman(broken)
-        except hpack.HPACKDecodingError:
-            with pytest.raises(hpack.HPACKDecodingError):
-                huffman.decode(broken)
-        else:
-            assert huffman.decode(broken) == expected
-
-
-@given(st.lists(st.one_of(st.binary(max_size=12), st.sampled_from([b"\x40\x01x\x01y", b"\xbe"]))))
-def test_any_block_is_read_or_refused_as_hpack_does(parts: list[bytes]) -> None:
-    ours, theirs = heads._Decoder(4096), hpack.Decoder(4096)
-    for block in parts:
-        try:
-            expected = list(theirs.decode(block, raw=True))
-        except (hpack.HPACKError, ValueError, IndexError):
-            with pytest.raises((hpack.HPACKError, ValueError, IndexError)):
-                ours.decode(block, raw=True)
-            return
-        assert list(ours.decode(block, raw=True)) == expected
-        assert list(ours.header_table.dynamic_entries) == list(theirs.header_table.dynamic_entries)
-
-
-def test_a_long_header_is_read_by_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by hpack's table of half bytes."""
-    import hpack.hpack
-
-    monkeypatch.setattr(hpack.hpack, "decode_huffman", lambda _: pytest.fail("it is slow"))
-    block = hpack.Encoder().encode(head(x="v" * 3000))
-    assert dict(reader().read(block).metadata)["x"] == "v" * 3000

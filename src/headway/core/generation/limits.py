@@ -8,7 +8,7 @@ from headway.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class EngineLimits:
     blocks: int  # KV blocks in all
     block_size: int = 16  # tokens
     max_context: int = 2048  # prompt and answer together

@@ -16,7 +16,7 @@ from collections.abc import Sequence as Tokens
 
 from headway.core.generation.adapters import AdapterSlots
 from headway.core.generation.idle_start import IdleStart
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.pace import ChunkPace
 from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
 from headway.core.generation.step import Decode, Prefill, Step
@@ -28,7 +28,7 @@ from headway.errors import DeadlineExceeded, InputTooLarge, InvalidInput, QueueF
 
 
 class GenerationScheduler:
-    def __init__(self, limits: Limits, *, model: str = "") -> None:
+    def __init__(self, limits: EngineLimits, *, model: str = "") -> None:
         self.limits = limits
         self._tables = BlockTables(limits, model)
         self._blocks = self._tables.blocks

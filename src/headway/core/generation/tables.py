@@ -1,12 +1,12 @@
 """Block tables of running sequences: opened on cached prefixes, grown, registered, closed."""
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.prefixes import Prefixes
 from headway.core.generation.sequence import Progress
 
 
 class BlockTables:
-    def __init__(self, limits: Limits, model: str) -> None:
+    def __init__(self, limits: EngineLimits, model: str) -> None:
         self._size = limits.block_size
         self.prefixes = Prefixes(blocks=limits.blocks, block_size=limits.block_size, model=model)
         self.blocks = self.prefixes.blocks

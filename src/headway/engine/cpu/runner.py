@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
 from headway.engine.adapters.peft import Sizes, Weights
@@ -71,7 +71,12 @@ class CpuRunner(Sequences):
     computes = "on the CPU"
 
     def __init__(
-        self, decoder: Decoder, limits: Limits, *, device: str = "cpu", max_adapter_rank: int = 64
+        self,
+        decoder: Decoder,
+        limits: EngineLimits,
+        *,
+        device: str = "cpu",
+        max_adapter_rank: int = 64,
     ) -> None:
         super().__init__()
         self._decoder = decoder

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
@@ -153,7 +153,7 @@ def _answers(
     decoder: TransformersDecoder, prompts: list[torch.Tensor], count: int
 ) -> list[tuple[list[int], list[Logprobs]]]:
     pages = -(-(max(map(len, prompts)) + count) // _BLOCK_SIZE) + 1
-    limits = Limits(
+    limits = EngineLimits(
         blocks=pages * len(prompts),
         block_size=_BLOCK_SIZE,
         max_context=pages * _BLOCK_SIZE,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.engine.cpu.building import compiled, multiplies_bf16
 from headway.engine.cpu.runner import CpuRunner
 from headway.engine.decoders.loading import load
@@ -122,7 +122,7 @@ def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOption
     return runner
 
 
-def _limits(options: EngineOptions, context: int, block_bytes: int) -> Limits:
+def _limits(options: EngineOptions, context: int, block_bytes: int) -> EngineLimits:
     sequences = options.max_sequences or _SEQUENCES
     # Only the prefix cache can use more blocks than all sequences at their longest.
     useful = 4 * sequences * -(-context // options.block_size)
@@ -134,7 +134,7 @@ def _limits(options: EngineOptions, context: int, block_bytes: int) -> Limits:
             "set a larger kv_cache_gib, or a smaller max_context",
             *(tokens, context),
         )
-    return Limits(
+    return EngineLimits(
         blocks=blocks,
         block_size=options.block_size,
         max_context=min(context, tokens),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.engine.architecture import LlamaSpec
 from headway.engine.gpu.steps.adapters import DeviceAdapters
 from headway.engine.gpu.steps.decoder import GpuDecoder
@@ -61,7 +61,7 @@ def start_on_gpu(
             "the device's free memory is too little for one block of the cache",
             field="kv_cache_gib",
         )
-    limits = Limits(
+    limits = EngineLimits(
         blocks=blocks,
         block_size=_BLOCK_SIZE,
         max_context=context,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, FinishReason
@@ -64,7 +64,7 @@ class StepRunner(Protocol):
 
     depth: int  # steps that may be under way at once
 
-    limits: Limits
+    limits: EngineLimits
     vocabulary: int  # token ids are below it
     computes: str  # how and where, for the log
 

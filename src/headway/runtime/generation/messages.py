@@ -6,7 +6,7 @@ Most of a step's outputs are plain tokens: they go as two lists of numbers.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.errors import HeadwayError, ModelFailed
 from headway.runtime.generation.loop import Report, SequenceOutput, parted
 from headway.runtime.workers.process.failures import Failure, error_of, failure_of
@@ -15,7 +15,7 @@ from headway.runtime.workers.process.failures import Failure, error_of, failure_
 class Welcome(NamedTuple):
     """The engine's first message."""
 
-    limits: Limits
+    limits: EngineLimits
     vocabulary: int
     has_grammars: bool
     computes: str = ""  # how and where, for the log

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed
@@ -86,7 +86,7 @@ class GenerationThread:
         self._tell_end = tell
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> EngineLimits:
         return self._engine.limits
 
     @property

@@ -14,7 +14,7 @@ from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_for_task
-from headway.server.service.routes import Errors, Gives, Handler, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Handler, Route, Takes
 from headway.server.service.vectors import Array, base64_of, bits_of, shortened, texts_of, tokens_in
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
@@ -85,11 +85,11 @@ class Cohere:
 
     def routes(self) -> list[Route]:
         return [
-            self._row("/v1/embed", self.embed, Errors.OPENAI),
-            self._row("/v2/embed", self.embed_v2, Errors.TEXT),
+            self._row("/v1/embed", self.embed, ErrorFormat.OPENAI),
+            self._row("/v2/embed", self.embed_v2, ErrorFormat.TEXT),
         ]
 
-    def _row(self, path: str, handler: Handler, errors: Errors) -> Route:
+    def _row(self, path: str, handler: Handler, errors: ErrorFormat) -> Route:
         example = {"texts": ["hello"], "input_type": "search_query"}
         return Route(
             *("POST", path, handler, Access.INFER, errors),

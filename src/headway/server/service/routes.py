@@ -26,7 +26,7 @@ DirectHandler: TypeAlias = Callable[..., Pending | None]
 IsDirect: TypeAlias = Callable[[dict[bytes, bytes]], bool]
 
 
-class Errors(Enum):
+class ErrorFormat(Enum):
     """How a family's clients read an error: the value under `error`."""
 
     TEXT = "text"
@@ -45,9 +45,9 @@ class Errors(Enum):
         # A model's words may hold what no encoding can carry: half of a surrogate pair.
         message = message.encode("utf-8", "replace").decode()
         error: Any = message
-        if self is Errors.TRITON:
+        if self is ErrorFormat.TRITON:
             error = in_tritons_words(code, message)
-        elif self is Errors.OPENAI:
+        elif self is ErrorFormat.OPENAI:
             error = openai_error(status, message, code=code, param=param)
         return ErrorResponse(
             msgspec.json.encode({"error": error}), status, code=code, headers=headers
@@ -80,7 +80,7 @@ class Route(NamedTuple):
     template: str  # e.g. /v2/models/{model}/infer
     handler: Handler
     access: Access = Access.ADMIN
-    errors: Errors = Errors.TEXT
+    errors: ErrorFormat = ErrorFormat.TEXT
     direct: DirectHandler | None = None
     is_direct: IsDirect | None = None  # None: any headers will do
     may_compress: bool = False  # answers, on request

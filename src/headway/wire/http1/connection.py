@@ -28,7 +28,7 @@ _AT_ONCE = 4 * 2**10  # bytes of a read
 _NOTHING = memoryview(b"")
 
 
-class Owner(Protocol):
+class Http1ConnectionOwner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
@@ -75,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         app: HttpApplication,
         config: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
-        owner: Owner,
+        owner: Http1ConnectionOwner,
     ) -> None:
         self._app = app
         self._config = config

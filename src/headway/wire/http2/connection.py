@@ -17,7 +17,7 @@ from headway.wire.http2.call_state import WINDOW
 from headway.wire.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
 from headway.wire.http2.heads import CallHead, HeadReader
 from headway.wire.http2.joined_writes import GatheringTransport
-from headway.wire.http2.lifetime import RESET_COSTS, Lifetime, Owner
+from headway.wire.http2.lifetime import RESET_COSTS, Http2ConnectionOwner, Lifetime
 from headway.wire.http2.method import Method
 from headway.wire.http2.status import CallRefusal, Status
 from headway.wire.limits import ConnectionLimits
@@ -47,7 +47,7 @@ class Connection(Lifetime):
         find: Callable[[str], Method | None],
         config: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
-        owner: Owner,
+        owner: Http2ConnectionOwner,
         *,
         limit_bytes: int,
     ) -> None:

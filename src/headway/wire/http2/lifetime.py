@@ -23,7 +23,7 @@ RESET_COSTS = 4  # a call that was begun for nothing, or refused
 _ANSWER_EARNS = 8
 
 
-class Owner(Protocol):
+class Http2ConnectionOwner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
@@ -57,7 +57,7 @@ class Lifetime(Sending):
     """The middle layer of a connection: between the sending half and the receiving half."""
 
     def __init__(
-        self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: Owner
+        self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: Http2ConnectionOwner
     ) -> None:
         super().__init__(loop)
         self._config = config

@@ -14,7 +14,7 @@ from http_client import Client, Reply, serving
 from headway.errors import QueueFull, UnknownModel
 from headway.server.app import App
 from headway.server.event_loop import run
-from headway.server.service.routes import Errors, Route
+from headway.server.service.routes import ErrorFormat, Route
 from headway.wire.asgi import AsgiApp, Message
 from headway.wire.messages import Answer, Request, Response, StreamResponse
 
@@ -115,7 +115,7 @@ class Probe:
         self.app.add(Route("POST", "/v2/echo", self.echo))
         self.app.add(Route("GET", "/v2/long", self.long))
         self.app.add(Route("GET", "/v2/full", self.full))
-        self.app.add(Route("GET", "/v1/models/{model}", self.unknown, errors=Errors.OPENAI))
+        self.app.add(Route("GET", "/v1/models/{model}", self.unknown, errors=ErrorFormat.OPENAI))
         self.app.add(Route("GET", "/wait", self.wait))
         self.app.add(Route("GET", "/stream", self.stream))
 

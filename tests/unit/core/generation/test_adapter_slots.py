@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from headway.core.generation.adapters import AdapterSlots
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Placed, Step
@@ -74,7 +74,7 @@ def test_who_claims_the_slot_of_an_adapter_that_is_unloaded_gets_it() -> None:
 
 def scheduler(**limits: object) -> GenerationScheduler:
     given = {"blocks": 64, "block_size": 4, "max_sequences": 8, "step_tokens": 64, **limits}
-    return GenerationScheduler(Limits(**given))  # type: ignore[arg-type]
+    return GenerationScheduler(EngineLimits(**given))  # type: ignore[arg-type]
 
 
 def step_of(scheduler: GenerationScheduler, now: float) -> Step:

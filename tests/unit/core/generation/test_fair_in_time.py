@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
@@ -19,7 +19,7 @@ class World:
     def __init__(
         self, *, flood: int, priority: Priority = Priority.NORMAL, has_adapters: bool = False
     ) -> None:
-        limits = Limits(blocks=4000, max_sequences=SLOTS, step_tokens=256, max_queue=10_000)
+        limits = EngineLimits(blocks=4000, max_sequences=SLOTS, step_tokens=256, max_queue=10_000)
         self.scheduler = GenerationScheduler(limits)
         self.now = 0.0
         self.owner: dict[int, str] = {}

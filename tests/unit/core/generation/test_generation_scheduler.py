@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, FinishReason, Sequence
 from headway.core.generation.step import Step
@@ -18,7 +18,9 @@ class World:
     """A scheduler with a model that answers at once."""
 
     def __init__(self, **limits: Any) -> None:
-        self.scheduler = GenerationScheduler(Limits(**{"blocks": 64, "block_size": 4, **limits}))
+        self.scheduler = GenerationScheduler(
+            EngineLimits(**{"blocks": 64, "block_size": 4, **limits})
+        )
         self.engine = FakeEngine(block_size=self.scheduler.limits.block_size)
         self.now = 0.0
         self.finished: dict[int, Finished] = {}

@@ -9,7 +9,7 @@ import math
 import random
 import statistics
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
@@ -27,7 +27,7 @@ class World:
         self._ids = itertools.count(1)
         self.now = 0.0
         self.work_s = 0.0  # the time that a machine without noise would have taken
-        self.scheduler = GenerationScheduler(Limits(blocks=6000, max_context=4096))
+        self.scheduler = GenerationScheduler(EngineLimits(blocks=6000, max_context=4096))
         self.times: dict[int, list[float]] = {}  # when each token came
         self._begun: dict[int, float] = {}
         self.first_s: dict[int, float] = {}  # to each one's first token, of a machine without noise

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
 from headway.engine.gpu.kernels.decode import decode_attention, splits_for
@@ -79,7 +79,7 @@ class GpuRunner(Sequences):
     def __init__(
         self,
         decoder: GpuDecoder,
-        limits: Limits,
+        limits: EngineLimits,
         adapters: DeviceAdapters | None = None,
         *,
         has_graphs: bool = True,

@@ -4,7 +4,7 @@ library has chosen its own, and the allocator has the memory that the largest st
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headway.core.generation.limits import Limits
+from headway.core.generation.limits import EngineLimits
 from headway.core.generation.step import Decode, Prefill, Step
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def warm_mixed(runner: "GpuRunner") -> None:
         runner.start(step).result()
 
 
-def mixed_steps(limits: Limits) -> Iterator[Step]:
+def mixed_steps(limits: EngineLimits) -> Iterator[Step]:
     """The largest first; then prompts of every size (in powers of two), and every number of
     decodes that splits its attention in another way."""
     most_decodes = limits.max_sequences - 1
@@ -37,7 +37,7 @@ def _powers(least: int, most: int) -> list[int]:
     return [1 << power for power in range(least.bit_length() - 1, most.bit_length())]
 
 
-def _step(limits: Limits, number: int, decodes: int, tokens: int) -> Step:
+def _step(limits: EngineLimits, number: int, decodes: int, tokens: int) -> Step:
     """A step for warming up. All of its sequences write to the same blocks: the results are not
     used."""
     longest = min(limits.max_context, limits.blocks * limits.block_size)

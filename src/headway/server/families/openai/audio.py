@@ -16,7 +16,7 @@ from headway.server.auth.access import Access
 from headway.server.bodies.multipart_form import read_form
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_for_task
-from headway.server.service.routes import Errors, Gives, Route, Takes, no_query
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes, no_query
 from headway.wire.messages import Request, Response
 
 TEXT = "text/plain; charset=utf-8"
@@ -108,7 +108,7 @@ class Audio:
         return [
             Route(
                 *("POST", "/v1/audio/transcriptions", self.transcriptions),
-                *(Access.INFER, Errors.OPENAI),
+                *(Access.INFER, ErrorFormat.OPENAI),
                 tag="openai",
                 summary="A clip of speech as text",
                 takes=Takes(

@@ -35,7 +35,7 @@ from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.families.openai.writer import Writer, answered, event_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake
-from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
 
 MOST_MESSAGES = 4096
@@ -75,7 +75,7 @@ class Chat:
         }
         return [
             Route(
-                *("POST", "/v1/chat/completions", self.chat, Access.INFER, Errors.OPENAI),
+                *("POST", "/v1/chat/completions", self.chat, Access.INFER, ErrorFormat.OPENAI),
                 tag="openai",
                 summary="An answer to a chat's messages",
                 takes=Takes(ChatRequest, example, names_model=True),

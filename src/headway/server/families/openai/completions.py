@@ -38,7 +38,7 @@ from headway.server.families.openai.logprobs import (
 from headway.server.families.openai.writer import Writer, answered
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake
-from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
 
 _encode = msgspec.json.Encoder().encode
@@ -71,7 +71,7 @@ class Completions:
     def routes(self) -> list[Route]:
         return [
             Route(
-                *("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI),
+                *("POST", "/v1/completions", self.completions, Access.INFER, ErrorFormat.OPENAI),
                 tag="openai",
                 summary="Continuations of prompts",
                 takes=Takes(CompletionRequest, {"prompt": "Once upon a time"}, names_model=True),

@@ -9,7 +9,7 @@ from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_for_task
-from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.server.service.vectors import base64_of, check_ids, shortened, texts_of, tokens_in
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
@@ -53,7 +53,7 @@ class EmbeddingsRoutes:
     def routes(self) -> list[Route]:
         return [
             Route(
-                *("POST", "/v1/embeddings", self.embeddings, Access.INFER, Errors.OPENAI),
+                *("POST", "/v1/embeddings", self.embeddings, Access.INFER, ErrorFormat.OPENAI),
                 tag="openai",
                 summary="Texts, or lists of token ids, as vectors",
                 takes=Takes(EmbeddingsRequest, {"input": ["hello", "world"]}, names_model=True),

@@ -16,7 +16,7 @@ from headway.server.auth.access import Access
 from headway.server.bodies.background import background
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_for_task
-from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Request, Response
 
 MAX_IMAGES = 10  # in one request, as OpenAI has it
@@ -64,7 +64,13 @@ class Images:
     def routes(self) -> list[Route]:
         return [
             Route(
-                *("POST", "/v1/images/generations", self.generations, Access.INFER, Errors.OPENAI),
+                *(
+                    "POST",
+                    "/v1/images/generations",
+                    self.generations,
+                    Access.INFER,
+                    ErrorFormat.OPENAI,
+                ),
                 tag="openai",
                 summary="Images for a prompt, as PNG in base64",
                 takes=Takes(

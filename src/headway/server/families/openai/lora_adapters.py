@@ -5,7 +5,7 @@ import msgspec
 from headway.server.auth.access import Access
 from headway.server.service.adapters import load_adapter, model_of, unload_adapter
 from headway.server.service.models import VisibleModels
-from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Request, Response
 
 _TEXT = "text/plain; charset=utf-8"
@@ -34,7 +34,7 @@ class LoraAdapters:
         example = {"lora_name": "pirate", "lora_path": "adapters/pirate"}
         load = Route(
             *("POST", "/v1/load_lora_adapter", self.load_lora_adapter),
-            *(Access.ADMIN, Errors.OPENAI),
+            *(Access.ADMIN, ErrorFormat.OPENAI),
             tag="openai",
             summary="Load a LoRA adapter from a PEFT folder",
             takes=Takes(LoadLoraRequest, example),

@@ -9,7 +9,7 @@ from headway.errors import HeadwayError
 from headway.server.auth.access import Access
 from headway.server.service.model_tasks import task_of
 from headway.server.service.models import VisibleModels
-from headway.server.service.routes import Errors, Gives, Route
+from headway.server.service.routes import ErrorFormat, Gives, Route
 from headway.server.service.vectors import token_ids_of
 from headway.wire.messages import Request, Response
 
@@ -45,13 +45,13 @@ class ModelList:
     def routes(self) -> list[Route]:
         return [
             Route(
-                *("GET", "/v1/models", self.models, Access.READ, Errors.OPENAI),
+                *("GET", "/v1/models", self.models, Access.READ, ErrorFormat.OPENAI),
                 tag="openai",
                 summary="The models that are served",
                 gives=Gives(ModelEntries),
             ),
             Route(
-                *("GET", "/v1/models/{model}", self.model, Access.READ, Errors.OPENAI),
+                *("GET", "/v1/models/{model}", self.model, Access.READ, ErrorFormat.OPENAI),
                 tag="openai",
                 summary="One model",
                 gives=Gives(ModelEntry),

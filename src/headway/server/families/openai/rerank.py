@@ -13,7 +13,7 @@ from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_for_task
-from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 
@@ -65,7 +65,7 @@ class Reranking:
             "top_n": 1,
         }
         row = Route(
-            *("POST", "/v1/rerank", self.rerank, Access.INFER, Errors.OPENAI),
+            *("POST", "/v1/rerank", self.rerank, Access.INFER, ErrorFormat.OPENAI),
             tag="openai",
             summary="Documents by how well they fit a query, in Cohere's format",
             takes=Takes(RerankRequest, example, names_model=True),
@@ -73,7 +73,7 @@ class Reranking:
             task="text-ranking",
         )
         # The second is for Cohere's newer client; the answer is the same.
-        return [row, row._replace(template="/v2/rerank", errors=Errors.TEXT)]
+        return [row, row._replace(template="/v2/rerank", errors=ErrorFormat.TEXT)]
 
     async def rerank(self, request: Request, asked: RerankRequest) -> Response:
         texts = _texts(asked)

@@ -15,7 +15,7 @@ from headway.server.families.openai.generation_request import language_of
 from headway.server.service.adapters import book_of
 from headway.server.service.inference import Inference
 from headway.server.service.options import ask_of, find_or_wake
-from headway.server.service.routes import Errors, Gives, Route, Takes
+from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 
@@ -60,7 +60,7 @@ class Tokens:
     def routes(self) -> list[Route]:
         return [
             Route(
-                *("POST", "/tokenize", self.tokenize, Access.INFER, Errors.OPENAI),
+                *("POST", "/tokenize", self.tokenize, Access.INFER, ErrorFormat.OPENAI),
                 tag="plain",
                 summary="The tokens of a prompt or of messages",
                 takes=Takes(TokenizeRequest, {"prompt": "hello"}, names_model=True),
@@ -68,7 +68,7 @@ class Tokens:
                 task="text-generation",
             ),
             Route(
-                *("POST", "/detokenize", self.detokenize, Access.INFER, Errors.OPENAI),
+                *("POST", "/detokenize", self.detokenize, Access.INFER, ErrorFormat.OPENAI),
                 tag="plain",
                 summary="The text of tokens",
                 takes=Takes(DetokenizeRequest, {"tokens": [1]}, names_model=True),

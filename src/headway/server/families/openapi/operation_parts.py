@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from headway.server.auth.access import Access
 from headway.server.families.openapi.schemas import PARAMETERS, ref
 from headway.server.service.examples import Schema
-from headway.server.service.routes import Errors
+from headway.server.service.routes import ErrorFormat
 
 Operation: TypeAlias = dict[str, Any]
 URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in PARAMETERS]
@@ -62,7 +62,9 @@ def answer_of(schema: Schema | None, others: Sequence[str] = ()) -> dict[str, An
     return {**described, "content": content} if content else described
 
 
-def failures_of(method: str, access: Access, errors: Errors, *, has_keys: bool) -> dict[str, Any]:
+def failures_of(
+    method: str, access: Access, errors: ErrorFormat, *, has_keys: bool
+) -> dict[str, Any]:
     """The error answers of a route, by status."""
     if access is Access.INFER:
         statuses = [*_MODEL_FAILS]
@@ -72,7 +74,7 @@ def failures_of(method: str, access: Access, errors: Errors, *, has_keys: bool) 
         statuses = ["400", "403", "404", "413", "503"]
     if has_keys and access is not Access.OPEN:
         statuses = sorted({*statuses, "401", "403"})
-    shape = ref("OpenAIError" if errors is Errors.OPENAI else "Error")
+    shape = ref("OpenAIError" if errors is ErrorFormat.OPENAI else "Error")
     found = {status: {**answer_of(shape), "description": _WHY[status]} for status in statuses}
     if "503" in found:
         found["503"]["headers"] = {

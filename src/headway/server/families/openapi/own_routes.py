@@ -17,7 +17,7 @@ from headway.server.families.openapi.operation_parts import (
 )
 from headway.server.families.openapi.schemas import COMPONENT, ITEMS, array, closed, nullable, ref
 from headway.server.service.examples import Schema, example_of
-from headway.server.service.routes import Errors
+from headway.server.service.routes import ErrorFormat
 from headway.signature.values import field_hints, is_file
 from headway.wire.messages import JSON
 
@@ -63,7 +63,7 @@ def _described(
     has_short_form = takes_several and model.items_mean == "several"
     taken = {"anyOf": [ref(item), batch]} if has_short_form else ref(item)
     given = {"anyOf": [ref(result), results]} if has_short_form else ref(result)
-    failures = failures_of("POST", Access.INFER, Errors.TEXT, has_keys=has_keys)
+    failures = failures_of("POST", Access.INFER, ErrorFormat.TEXT, has_keys=has_keys)
     example = example_of(takes)
     one = operation_of(
         name=own_name(model),

@@ -25,7 +25,7 @@ from headway.server.service.examples import IMAGE
 from headway.server.service.inference import DecodeRequest, Inference
 from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.requests import InferRequest
-from headway.server.service.routes import Errors, Gives, Handler, Route, Takes, no_query
+from headway.server.service.routes import ErrorFormat, Gives, Handler, Route, Takes, no_query
 from headway.wire.messages import Answer, Request, Response
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -58,7 +58,7 @@ class V2:
     def _of_models(self, path: str) -> list[Route]:
         """The routes below `path`: one model, or one version of it."""
         infer = Route(
-            *("POST", f"{path}/infer", self.infer, Access.INFER, Errors.TRITON),
+            *("POST", f"{path}/infer", self.infer, Access.INFER, ErrorFormat.TRITON),
             direct=self._direct.start,
             may_compress=True,
             tag="v2",
@@ -71,7 +71,7 @@ class V2:
             gives=Gives(WireResponse),
         )
         generating = Route(
-            *("POST", f"{path}/generate", self.generate, Access.INFER, Errors.TRITON),
+            *("POST", f"{path}/generate", self.generate, Access.INFER, ErrorFormat.TRITON),
             tag="v2",
             summary="Text, or any value, through a model",
             takes=Takes(
@@ -85,7 +85,7 @@ class V2:
         ready = _get(f"{path}/ready", self.model_ready, "Whether the model is ready", ModelReady)
         return [
             infer,
-            ready._replace(errors=Errors.TRITON),
+            ready._replace(errors=ErrorFormat.TRITON),
             generating,
             generating._replace(
                 template=f"{path}/generate_stream",
@@ -100,7 +100,7 @@ class V2:
             takes = None if each.takes is None else each.takes._replace(is_decoded=False)
             row = Route(
                 *(each.method, each.template, self._face(each), each.access),
-                Errors.TRITON if each.template.startswith(_M) else Errors.TEXT,
+                ErrorFormat.TRITON if each.template.startswith(_M) else ErrorFormat.TEXT,
                 tag="v2",
                 summary=each.summary,
                 description=each.description,
