@@ -20,8 +20,7 @@ from headway.config import (
 )
 from headway.flags import described
 from headway.hosting.registry import Registry
-from headway.observe.metrics import Metrics
-from headway.server.families import metrics
+from headway.server.observing import Observing
 from headway.server.run import routes_of
 from headway.server.service.inference import Inference
 from headway.server.service.routes import Route
@@ -64,8 +63,7 @@ def http() -> str:
 
 
 def _routes() -> list[Route]:
-    page = metrics.MetricsPage(Metrics(), version="0")
-    return routes_of(Inference(Registry())) + page.routes()
+    return routes_of(Inference(Registry())) + Observing(ServerConfig()).routes()
 
 
 # ---- the command

@@ -1,4 +1,4 @@
-"""Metrics, a log line for each request, traces; each only if it is switched on.
+"""The last batches; metrics, a log line for each request, traces, each only if it is on.
 
 What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
 """
@@ -11,14 +11,17 @@ from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.registry import Registry
 from headway.observe import logs
 from headway.observe.generation import GenerationMetrics
+from headway.observe.history import History
 from headway.observe.metrics import Metrics
 from headway.observe.stages import StageTally
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batching.batcher import Batcher
 from headway.server.app import App, AppWrapper, Handle
+from headway.server.families.explain import Explain
 from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of
+from headway.server.service.routes import Route
 from headway.version import VERSION
 from headway.wire.application import Start
 from headway.wire.messages import Answer, ErrorResponse, Request, StreamResponse
@@ -43,6 +46,7 @@ class Observing:
     def __init__(self, config: ServerConfig, *, tracing: "Tracing | None" = None) -> None:
         self.metrics = Metrics() if config.metrics else None
         self.page = None if self.metrics is None else MetricsPage(self.metrics, version=VERSION)
+        self.history = History()
         self.logs_access = config.access_log
         self.tracing = tracing
         self._generation: GenerationMetrics | None = None
@@ -56,6 +60,7 @@ class Observing:
     def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
         """Watch every version of every model, once it is made. Closed ones are forgotten without a
         call."""
+        self.history.watch(model.batcher, version=model.version)
         if self.metrics is not None:
             self.metrics.watch(model.batcher, version=model.version, requests=requests)
         if self.logs_access:
@@ -73,6 +78,10 @@ class Observing:
         self._generation.watch(
             model.name, model.version, model.recorder, model.now, model.statistics
         )
+
+    def routes(self) -> list[Route]:
+        pages = [] if self.page is None else self.page.routes()
+        return pages + Explain(self.history).routes()
 
     def follow(self, registry: Registry) -> None:
         """Follow the registry's readiness, which includes models that could not be loaded."""

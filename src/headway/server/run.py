@@ -241,8 +241,8 @@ def make_app(
     gate = http_gate(config, has_keys=has_keys)
     inference = inference_over(models, config, version=VERSION)
     rows = routes_of(inference, has_keys=has_keys)
-    if observing is not None and observing.page is not None:
-        rows += observing.page.routes()
+    if observing is not None:
+        rows += observing.routes()
     for row in rows:
         # The direct path bypasses the gate: the app checks the key, and the call counts.
         handler = decoding(row)
