@@ -1,7 +1,6 @@
 """Steps of a model on their way to its streams: whole, in order, within the streams' limits."""
 
 import asyncio
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +8,13 @@ from typing import Any
 import pytest
 
 from headway import END, Shed
-from headway.runtime.driving.step_queue import StepQueue
-from headway.runtime.driving.streams import MAX_BACKLOG, MAX_BACKLOG_BYTES, OpenStream, StreamCall
+from headway.runtime.driving.streams import (
+    MAX_BACKLOG,
+    MAX_BACKLOG_BYTES,
+    OpenStream,
+    StepQueue,
+    StreamCall,
+)
 
 
 class _Loop:
@@ -34,33 +38,6 @@ def begun(count: int) -> tuple[_Loop, list[StreamCall], StepQueue]:
     loop: Any = _Loop()
     calls = [StreamCall(number, None, loop) for number in range(count)]
     return loop, calls, StepQueue(calls)
-
-
-def _calls_of(function: Any, *arguments: Any) -> int:
-    """How many functions of Python it calls."""
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        function(*arguments)
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-def test_a_step_costs_the_models_thread_the_same_for_few_streams_and_for_many() -> None:
-    """It was three calls and a digest for each stream."""
-    costs = set()
-    for count in (4, 64):
-        _, _, queue = begun(count)
-        queue.deliver(["a"] * count)
-        costs.add(_calls_of(queue.deliver, ["b"] * count))
-    [cost] = costs
-    assert cost <= 3
 
 
 def test_steps_that_come_before_the_loop_looks_are_one_hand_over() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from headway.errors import Shed
 from headway.model import END
-from headway.runtime.driving.step_queue import StepQueue
-from headway.runtime.driving.streams import OpenStream, StreamCall
+from headway.runtime.driving.streams import OpenStream, StepQueue, StreamCall
 from headway.server.service.event_stream import ToSink
 from headway.wire.writes import StreamSink, Writes
 

@@ -1,27 +1,23 @@
 """Streams: many chunks for one caller, who reads them in its own event loop.
 
-The model's side puts them from any thread; the steps of a batch come through a
-`StepQueue`. The readers' event loop is notified once, and wakes each reader once.
+The model's side puts them from any thread; the steps of a batch come through a `StepQueue`. The
+readers' event loop is notified once, and wakes each reader once.
 """
 
 import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from headway.errors import Shed
 from headway.model import END
 from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Ran
 
-if TYPE_CHECKING:
-    from headway.runtime.driving.step_queue import StepQueue
-
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and the bytes that these may have
 _OTHER_BYTES = 256  # counted for a chunk that is neither text, bytes nor array
-QUIET_BYTES = 4096  # of texts may wait for a reader before the limits are checked
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
 # Called in the reader's loop with chunks. False: it cannot take them now.
@@ -46,7 +42,6 @@ class StreamCall:
         "loop",
         "ran",
         "reader",
-        "step_queue",
         "value",
     )
 
@@ -58,7 +53,6 @@ class StreamCall:
         self.loop = loop
         self.reader: Callable[[], None] | None = None  # called instead of waking a task
         self.direct: Direct | None = None  # takes chunks directly
-        self.step_queue: StepQueue | None = None  # of the model, once it runs
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -84,28 +78,6 @@ class StreamCall:
             self._push(entry, bytes_of(entry))
         return True
 
-    def put_texts(self, texts: Sequence[str]) -> None:
-        """Put several chunks, all of them texts. The hot path."""
-        size = 0
-        for text in texts:
-            size += len(text)
-        is_plain = not self._chunks and size <= QUIET_BYTES
-        if not is_plain or self.has_ended or self.is_abandoned:
-            for text in texts:
-                self.put(text)
-            return
-        self.has_begun = True
-        self._pushed_bytes += size
-        self._chunks.extend(texts)
-
-    def set_aside(self, texts: Sequence[str]) -> bool:
-        """Shall a direct reader get these texts past the queue (`give`)? Called in its loop. The
-        hot path."""
-        if self._chunks or self.has_ended or self.is_abandoned:
-            return False
-        self.has_begun = True
-        return True
-
     def _push(self, chunk: Any, size: int) -> None:
         if waiting := len(self._chunks):  # one may be larger
             unread_bytes = self._pushed_bytes - self._taken_bytes
@@ -128,11 +100,9 @@ class StreamCall:
         self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:
-        if self.step_queue is not None:
-            self.step_queue.put_waiting()  # what came before the end
         if not self.has_ended:
             self._end(error)
-            _wake_in(self.loop, [self])
+            _wake_in(self.loop, [self], wake_all)
 
     def detach(self) -> None:
         """Nothing to do: it always finds its reader's loop."""
@@ -165,17 +135,6 @@ class StreamCall:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    def give(self, texts: Sequence[str]) -> None:
-        """Give the direct reader the texts that were set aside for it."""
-        if self.direct is None or not self.direct(texts):
-            self.put_back(texts)
-            self._tell()
-
-    def put_back(self, texts: Sequence[str]) -> None:
-        """Queue texts that were set aside, before all that has been put since."""
-        self._taken_bytes -= sum(map(len, texts))  # unread is what was pushed, less this
-        self._chunks.extendleft(reversed(texts))
 
     def take_direct(self, chunk: Any) -> bool:
         """Did the reader take the chunk directly? Not while others wait in the queue."""
@@ -280,6 +239,35 @@ def bytes_of(chunk: Any) -> int:
     return size if type(size) is int else _OTHER_BYTES
 
 
+class StepQueue:
+    """The steps of one batch, on their way to its streams. Each of the readers' event loops is
+    notified once, and then takes all steps that have come."""
+
+    __slots__ = ("_readers", "_told", "calls")
+
+    def __init__(self, calls: Sequence[StreamCall]) -> None:
+        self.calls = calls
+        self._readers: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
+        for call in calls:
+            self._readers.setdefault(call.loop, []).append(call)
+        # Loops that have been notified, and have not looked yet.
+        self._told: set[asyncio.AbstractEventLoop] = set()
+
+    def deliver(self, entries: Sequence[Any]) -> None:
+        """Deliver an entry for each stream. From any thread."""
+        is_new = False
+        for call, entry in zip(self.calls, entries, strict=True):
+            is_new |= call.put(entry)
+        for loop, calls in self._readers.items() if is_new else ():
+            if loop not in self._told:
+                self._told.add(loop)
+                _wake_in(loop, calls, self._wake)
+
+    def _wake(self, calls: list[StreamCall]) -> None:
+        self._told.discard(calls[0].loop)  # before it looks: what comes later is told again
+        wake_all([call for call in calls if call.has_chunks() or call.has_ended])
+
+
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
     """Put entries of streams that are not one batch. From any thread."""
     calls_by_loop: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
@@ -287,15 +275,19 @@ def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
         if call.put(entry):
             calls_by_loop.setdefault(call.loop, []).append(call)
     for loop, calls in calls_by_loop.items():
-        _wake_in(loop, calls)
+        _wake_in(loop, calls, wake_all)
 
 
-def _wake_in(loop: asyncio.AbstractEventLoop, calls: list[StreamCall]) -> None:
+def _wake_in(
+    loop: asyncio.AbstractEventLoop,
+    calls: list[StreamCall],
+    wake: Callable[[list[StreamCall]], None],
+) -> None:
     if asyncio._get_running_loop() is loop:
-        wake_all(calls)
+        wake(calls)
         return
     try:
-        loop.call_soon_threadsafe(wake_all, calls)
+        loop.call_soon_threadsafe(wake, calls)
     except RuntimeError:  # the readers' loop is closed: no reader is left
         for call in calls:
             call.is_abandoned = True

@@ -26,8 +26,7 @@ from headway.runtime.calling.ownership import own_all
 from headway.runtime.calling.row_dependence import Company
 from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
-from headway.runtime.driving.step_queue import StepQueue
-from headway.runtime.driving.streams import StreamCall
+from headway.runtime.driving.streams import StepQueue, StreamCall
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns, own_errors
 
@@ -251,7 +250,6 @@ class StreamJob(BatchJob):
         try:
             await self._pass_all(steps, queue)
         finally:
-            queue.put_waiting()
             await _close(steps)
 
     async def _pass_all(self, steps: Iterator[Any] | AsyncIterator[Any], queue: StepQueue) -> None:
