@@ -30,6 +30,7 @@ NOTE = "<!-- Written by docs/reference/generate.py: change the code, then run it
 TAGS = {
     "plain": "Plain JSON",
     "openai": "OpenAI, and reranking",
+    "anthropic": "Anthropic",
     "huggingface": "Hugging Face and text-embeddings-inference",
     "cohere": "Cohere",
     "v2": "KServe v2 and Triton",

@@ -279,7 +279,7 @@ class _Reading:
             while True:
                 while self._come:
                     come, self._come = self._come, []
-                    for _, text, token, logprobs, reason, finished, _ in come:
+                    for _, text, token, logprobs, reason, finished, _, _ in come:
                         tokens = () if token is None else (token,)
                         shown = () if logprobs is None else (logprobs,)
                         self.finished = finished

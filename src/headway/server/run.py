@@ -25,6 +25,7 @@ from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.cors import CorsApp
 from headway.server.families import admin, cohere, drain, kserve_v1
+from headway.server.families.anthropic import messages
 from headway.server.families.chat_page import handlers as chat_page
 from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.openai import (
@@ -261,6 +262,7 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         model_list.ModelList(models),
         embeddings.EmbeddingsRoutes(inference),
         chat.Chat(inference),
+        messages.Messages(inference),
         chat_page.ChatPage(),
         completions.Completions(inference),
         tokens.Tokens(inference),

@@ -212,7 +212,7 @@ class Front:
             if answer.batches is not None:
                 answer.batches.append(company)
             call = answer.call
-            piece = _new_piece((answer.index, text, token, None, None, None, None))
+            piece = _new_piece((answer.index, text, token, None, None, None, None, None))
             if not call.take_direct(piece):
                 queued.append((call, piece))
         for since, count in gaps.items():
@@ -448,7 +448,8 @@ class _Answer:
         met = None if self.batches is None else self._met(finished, self.batches, now)
         if not has_text and not (is_end_token and self._shows_end_token):
             token = logprobs = None
-        return AnswerPiece(self.index, text, token, logprobs, reason, finished, met)
+        stop = detokenizer.stopped_by
+        return AnswerPiece(self.index, text, token, logprobs, reason, finished, met, stop)
 
     def _met(self, finished: Finished, batches: list[int], now: float) -> GenerationTimes:
         return GenerationTimes(

@@ -33,3 +33,4 @@ class AnswerPiece(NamedTuple):
     finish_reason: str | None = None  # of the last piece: stop or length
     finished: Finished | None = None
     met: GenerationTimes | None = None  # of the last piece, if the caller asked for it
+    stopped_by: str | None = None  # of the last piece: the stop string that ended the answer

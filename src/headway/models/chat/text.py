@@ -80,7 +80,11 @@ class Detokenizer:
         self._stops = StopStrings(stops) if stops else None
         # Texts of tokens for which `step` would do no more than look here.
         self.known = _NOTHING if stops else self._pieces.known
-        self.is_stopped = False  # by a stop string
+        self.stopped_by: str | None = None  # a stop string
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stopped_by is not None
 
     def step(self, token: int) -> str:
         """The text that can be shown now."""
@@ -100,7 +104,7 @@ class Detokenizer:
 
     def _cut(self, text: str, stops: "StopStrings") -> str:
         shown = stops.step(text)
-        self.is_stopped = stops.is_found
+        self.stopped_by = stops.found
         return shown
 
 
@@ -112,19 +116,19 @@ class StopStrings:
         self._longest = max((len(each) for each in stops), default=0)
         self._begins = frozenset(each[0] for each in stops)
         self._held = ""
-        self.is_found = False
+        self.found: str | None = None
 
     def step(self, piece: str) -> str:
-        if self.is_found:
+        if self.found is not None:
             return ""
         if not self._held and self._begins.isdisjoint(piece):  # the common case
             return piece
         text = self._held + piece
-        found = [place for place in (text.find(each) for each in self._stops) if place >= 0]
+        found = [(place, each) for each in self._stops if (place := text.find(each)) >= 0]
         if found:
-            self.is_found = True
+            place, self.found = min(found)
             self._held = ""
-            return text[: min(found)]
+            return text[:place]
         keep = self._beginning(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

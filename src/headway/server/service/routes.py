@@ -11,6 +11,7 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
 from headway.server.bodies.json_body import decode_fields
+from headway.server.service.anthropic_errors import anthropic_error
 from headway.server.service.model_tasks import Task
 from headway.server.service.openai_errors import openai_error
 from headway.server.service.triton_words import in_tritons_words
@@ -32,6 +33,7 @@ class ErrorFormat(Enum):
     TEXT = "text"
     TRITON = "triton"  # a text, with words that Triton's clients look for
     OPENAI = "openai"  # an object
+    ANTHROPIC = "anthropic"  # an object, beside a type
 
     def refusal(
         self,
@@ -44,14 +46,14 @@ class ErrorFormat(Enum):
     ) -> ErrorResponse:
         # A model's words may hold what no encoding can carry: half of a surrogate pair.
         message = message.encode("utf-8", "replace").decode()
-        error: Any = message
+        body: dict[str, Any] = {"error": message}
         if self is ErrorFormat.TRITON:
-            error = in_tritons_words(code, message)
+            body = {"error": in_tritons_words(code, message)}
         elif self is ErrorFormat.OPENAI:
-            error = openai_error(status, message, code=code, param=param)
-        return ErrorResponse(
-            msgspec.json.encode({"error": error}), status, code=code, headers=headers
-        )
+            body = {"error": openai_error(status, message, code=code, param=param)}
+        elif self is ErrorFormat.ANTHROPIC:
+            body = anthropic_error(status, message, code=code)
+        return ErrorResponse(msgspec.json.encode(body), status, code=code, headers=headers)
 
 
 class Takes(NamedTuple):
@@ -64,6 +66,7 @@ class Takes(NamedTuple):
     is_decoded: bool = True  # the handler gets it after the request; False: it reads the body
     is_optional: bool = False  # an empty body is `{}`
     null_is_absence: bool = True
+    neutral_query: str = ""  # a query that changes nothing
     media: str = JSON
     others: tuple[str, ...] = ()  # media types of bodies that are no JSON
 
@@ -101,7 +104,8 @@ def decoding(route: Route) -> Handler:
     default = b"{}" if takes.is_optional else b""
 
     async def decoded(request: Request, **params: str) -> Answer:
-        no_query(request)
+        if request.query != takes.neutral_query:
+            no_query(request)
         body = await decode_fields(request, takes.kind, default=default)
         return await handler(request, body, **params)
 

@@ -1,7 +1,8 @@
 """`/v1/chat/completions`: messages in, an answer out, whole or as it comes."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
 from msgspec import Meta
@@ -93,18 +94,40 @@ class Chat:
 
 
 async def _answer(request: Request, asked: ChatRequest, served: ServedModel) -> Answer:
+    begun = await begin_chat(request, asked, served, checked_messages(asked.messages))
+    writer = ChatWriter(asked, served.name, begun.language, begun.usage, begun.ask)
+    return await answered(begun.stream, writer, as_events=asked.stream)
+
+
+class BegunChat(NamedTuple):
+    """A chat whose answer is being computed, for the writer of any dialect."""
+
+    language: Language
+    usage: UsageCount
+    ask: Ask
+    stream: ServedStream
+
+
+async def begin_chat(
+    request: Request,
+    asked: ChatRequest,
+    served: ServedModel,
+    messages: list[dict[str, Any]],
+    *,
+    fills_context: bool = False,
+) -> BegunChat:
+    """Queue a chat, of whatever dialect. `fills_context`: an answer that may be longer than the
+    context ends there, and is not refused."""
     language = language_of(served)
-    messages = checked_messages(asked.messages)
     ask = ask_of({}, request)
-    generation = await _generation(asked, messages, language)
+    generation = await _generation(asked, messages, language, fills_context=fills_context)
     usage = UsageCount(1, len(generation.prompts[0]), asked.n)
     stream = cast(ServedStream, served.stream(generation, ask))
-    writer = ChatWriter(asked, served.name, language, usage, ask)
-    return await answered(stream, writer, as_events=asked.stream)
+    return BegunChat(language, usage, ask, stream)
 
 
 async def _generation(
-    asked: ChatRequest, messages: list[dict[str, Any]], language: Language
+    asked: ChatRequest, messages: list[dict[str, Any]], language: Language, *, fills_context: bool
 ) -> Generation:
     if asked.max_completion_tokens is not None:
         asked = msgspec.structs.replace(asked, max_tokens=_most(asked))
@@ -113,12 +136,18 @@ async def _generation(
     sampling = await asked.sampling(
         language, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None
     )
-    try:
-        ids = await language.encode_chat(messages)
-    except InputTooLarge as error:
-        raise too_long(error) from None
+    ids = await encoded_chat(language, messages)
+    if fills_context and len(ids) + (sampling.max_tokens or 1) > language.max_context:
+        sampling = dataclasses.replace(sampling, max_tokens=None)
     check_room(language, len(ids), sampling, "messages")
     return Generation((tuple(ids),), sampling, asked.n, shows_empty=asked.counts_always)
+
+
+async def encoded_chat(language: Language, messages: list[dict[str, Any]]) -> list[int]:
+    try:
+        return await language.encode_chat(messages)
+    except InputTooLarge as error:
+        raise too_long(error) from None
 
 
 def _most(asked: ChatRequest) -> int:
@@ -221,7 +250,7 @@ class ChatWriter(Writer):
         if self._counts:
             self._usage.count(piece)
             self._set_end()
-        choice, text, _, logprobs, reason, _, _ = piece
+        choice, text, _, logprobs, reason, _, _, _ = piece
         if reason is None and logprobs is None and choice in self._begun:  # the hot path
             return self._begun[choice] + _encode(text) + self._text_end
         return self._rare(piece)

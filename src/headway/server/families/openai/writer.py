@@ -38,6 +38,8 @@ def error_event(error: HeadwayError) -> bytes:
 class Writer:
     """Encodes one request's answers: as events, or whole."""
 
+    error_of = staticmethod(error_event)
+
     def __init__(
         self, asked: GenerationRequest, head: Mapping[str, Any], usage: UsageCount, ask: Ask
     ) -> None:
@@ -78,7 +80,7 @@ async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> 
     """The answer, as events or as one body."""
     try:
         if as_events:
-            events = Events(stream, writer.piece, error_event, writer.tail)
+            events = Events(stream, writer.piece, writer.error_of, writer.tail)
             await events.start()
             return StreamResponse(events, headers=EVENT_HEADERS)
         pieces = await gathered(stream)

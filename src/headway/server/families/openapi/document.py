@@ -35,6 +35,7 @@ _PARTS = {  # of paths
 TAGS = {
     "plain": "One value as JSON in, its result out",
     "openai": "For OpenAI's clients",
+    "anthropic": "For Anthropic's clients",
     "huggingface": "For Hugging Face's and TEI's clients",
     "cohere": "For Cohere's client",
     "v1": "KServe v1, the protocol of TensorFlow Serving",

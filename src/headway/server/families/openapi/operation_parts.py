@@ -11,6 +11,7 @@ from headway.server.service.routes import ErrorFormat
 Operation: TypeAlias = dict[str, Any]
 URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in PARAMETERS]
 _MODEL_FAILS = ("400", "404", "413", "429", "500", "503", "504")  # what a model's route may answer
+_ERRORS = {ErrorFormat.OPENAI: "OpenAIError", ErrorFormat.ANTHROPIC: "AnthropicError"}
 _WHY = {
     "400": "the request is malformed, or does not fit the model",
     "401": "the key is missing or unknown",
@@ -74,7 +75,7 @@ def failures_of(
         statuses = ["400", "403", "404", "413", "503"]
     if has_keys and access is not Access.OPEN:
         statuses = sorted({*statuses, "401", "403"})
-    shape = ref("OpenAIError" if errors is ErrorFormat.OPENAI else "Error")
+    shape = ref(_ERRORS.get(errors, "Error"))
     found = {status: {**answer_of(shape), "description": _WHY[status]} for status in statuses}
     if "503" in found:
         found["503"]["headers"] = {

@@ -115,6 +115,7 @@ COMPONENTS: dict[str, Schema] = {
     "OpenAIError": closed(
         error=closed(message=_TEXT, type=_TEXT, param=nullable(_TEXT), code=_TEXT)
     ),
+    "AnthropicError": closed(type=_TEXT, error=closed(type=_TEXT, message=_TEXT)),
 }
 
 
