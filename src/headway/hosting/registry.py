@@ -357,6 +357,13 @@ class Registry:
         return bool(self._models) and all(model.is_ready for model in self._models.values())
 
     @property
+    def is_loading(self) -> bool:
+        """Is it not ready because a model is still being loaded?"""
+        if self.is_ready or self.is_draining:
+            return False
+        return any(entry.state == "LOADING" for entry in self.index())
+
+    @property
     def is_live(self) -> bool:
         """Can anything complete? If not, only a new process helps."""
         return is_live(model.health for model in self._models.values())

@@ -49,9 +49,12 @@ def histogram_starts(family: MetricFamily, labels: str, bounds: Bounds) -> tuple
 class Exposition:
     """Collects samples from one model after the other, and writes them out family by family."""
 
-    def __init__(self, shows: Callable[[str], bool] = lambda model: True) -> None:
-        """`shows`: whether the reader may see the model of that name."""
-        self.shows = shows
+    def __init__(
+        self, shows: Callable[[str], bool] = lambda model: True, *, shows_all: bool = True
+    ) -> None:
+        """`shows`: whether the reader may see the model of that name; `shows_all`: and sums over
+        all models."""
+        self.shows, self.shows_all = shows, shows_all
         self._lines: dict[MetricFamily, list[str]] = {}
 
     def add(self, family: MetricFamily, labels: str, value: float) -> None:

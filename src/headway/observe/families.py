@@ -46,6 +46,7 @@ LINGER_CAP = _gauge("headway_linger_cap_seconds", "Longest wait that is thought 
 # ---- now
 QUEUE_ROWS = _gauge("headway_queue_rows", "Rows waiting.")
 QUEUE_SECONDS = _gauge("headway_queue_seconds", "Seconds of work waiting, by the cost table.")
+WORK_SECONDS = _counter("headway_work_seconds_total", "Work done, as if in full batches.")
 WORKERS = _gauge("headway_workers", "Workers by what they do.", "state")
 WORKER_RESTARTS = _counter("headway_worker_restarts_total", "Worker processes started again.")
 OLDEST_BATCH = _gauge(
@@ -53,6 +54,19 @@ OLDEST_BATCH = _gauge(
 )
 MODEL_READY = _gauge("headway_model_ready", "1 while calls are taken.")
 CRASHES = _counter("headway_crashes_total", "Batchers that broke.")
+
+# ---- the whole process, for scalers and pickers, which read no labels
+LOAD_QUEUED = MetricFamily("headway_load_queued_requests", "gauge", "Items that wait.")
+LOAD_RUNNING = MetricFamily("headway_load_running_requests", "gauge", "Items that run.")
+LOAD_QUEUE_SECONDS = MetricFamily(
+    "headway_load_queue_seconds", "gauge", "Seconds of work waiting, of all models."
+)
+LOAD_WORK_SECONDS = MetricFamily(
+    "headway_load_work_seconds_total", "counter", "Work done by each worker, of all models."
+)
+LOAD_UTILIZATION = MetricFamily(
+    "headway_load_utilization", "gauge", "Work a second, lately; 1: it can do no more."
+)
 
 # ---- language models; the names end as vLLM's do
 FIRST_TOKEN = _histogram("headway_time_to_first_token_seconds", "From asked to the first token.")

@@ -10,6 +10,7 @@ from headway.core.generation.sequence import Finished
 from headway.observe import families
 from headway.observe.exposition import Exposition, MetricFamily, histogram_starts, labels
 from headway.observe.histogram import Histogram, bounds
+from headway.observe.load import Load, total
 from headway.observe.triton import RequestFigures, TritonCounters
 
 # vLLM's own bounds.
@@ -28,6 +29,7 @@ _WHOLE = bounds(
 _TOKENS = bounds(*(1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048))
 _REASONS = ("stop", "length", "abort")
 _MOST_REASONS = 32
+_LATEST = 0.1  # the weight of the latest answer in how long answers take
 
 
 class GenerationNow(NamedTuple):
@@ -35,12 +37,23 @@ class GenerationNow(NamedTuple):
     waiting: int
     cache_usage: float  # share of the blocks that running sequences hold
     preemptions: int
+    max_running: int
+
+    @property
+    def share(self) -> float:
+        """How much of the engine is in use; all of it as soon as anyone waits."""
+        if self.waiting:
+            return 1.0
+        return min(1.0, max(self.running / self.max_running, self.cache_usage))
 
 
 class GenerationRecorder:
     """Sums and histograms, added to in one event loop."""
 
     def __init__(self) -> None:
+        self.work_s = 0.0
+        self.now: Callable[[], GenerationNow | None] = lambda: None  # set by the model
+        self._shared = (0.0, 0.0)  # since when, and how much of the engine is in use
         self.reset()
 
     def reset(self) -> None:
@@ -52,12 +65,21 @@ class GenerationRecorder:
         self.step_sequences = Histogram(_TOKENS)
         self.prompt_tokens = self.generation_tokens = self.cached_tokens = self.queried_tokens = 0
         self.reasons = dict.fromkeys(_REASONS, 0)
+        self._answer_s = 0.0  # how long an answer takes once it runs
+
+    def queue_s(self, now: GenerationNow) -> float:
+        """How long the queue takes: an answer's place is free after as long as answers take."""
+        return now.waiting * self._answer_s / now.max_running
 
     def prompt(self, tokens: int) -> None:
         """A sequence is queued."""
         self.queried_tokens += tokens
 
-    def step(self, tokens: int) -> None:
+    def step(self, tokens: int, at: float) -> None:
+        since, share = self._shared
+        self.work_s += share * (at - since)
+        now = self.now()
+        self._shared = (at, 0.0 if now is None else now.share)
         if tokens:
             self.generation_tokens += tokens
             self.step_sequences.add(tokens)
@@ -65,6 +87,8 @@ class GenerationRecorder:
     def ended(self, *, seconds: float, queued_s: float, finished: Finished) -> None:
         self.whole.add(seconds)
         self.queued.add(max(0.0, queued_s))
+        ran_s = max(0.0, seconds - queued_s)
+        self._answer_s += (ran_s - self._answer_s) * (_LATEST if self._answer_s else 1.0)
         self.cached_tokens += finished.cached_tokens
 
     def finished(self, reason: str) -> None:
@@ -77,6 +101,7 @@ class GenerationMetrics:
 
     def __init__(self) -> None:
         self._models: dict[str, _Watched] = {}  # by its labels
+        self._gone_work_s = 0.0
 
     def watch(
         self,
@@ -88,12 +113,26 @@ class GenerationMetrics:
     ) -> None:
         """`now` gives None once the model is closed: then it is left out."""
         where = labels(("model", "version"), (name, version))
+        if where in self._models:
+            self._gone_work_s += self._models[where].recorder.work_s
         self._models[where] = _Watched(name, recorder, now, requests)
+
+    def load(self) -> Load:
+        loads = [Load(work_s=self._gone_work_s)]
+        for watched in list(self._models.values()):
+            recorder, now = watched.recorder, watched.now()
+            if now is None:
+                loads.append(Load(work_s=recorder.work_s))
+                continue
+            queue_s = recorder.queue_s(now)
+            loads.append(Load(now.waiting, now.running, queue_s, recorder.work_s))
+        return total(loads)
 
     def add_to(self, page: Exposition) -> None:
         for where, watched in list(self._models.items()):
             now = watched.now()
             if now is None:
+                self._gone_work_s += watched.recorder.work_s
                 del self._models[where]
                 continue
             if not page.shows(watched.name):
@@ -111,6 +150,8 @@ class _Watched(NamedTuple):
 
 def _add(page: Exposition, where: str, recorder: GenerationRecorder, now: GenerationNow) -> None:
     for family, value in (
+        (families.QUEUE_SECONDS, recorder.queue_s(now)),
+        (families.WORK_SECONDS, recorder.work_s),
         (families.SEQUENCES_RUNNING, now.running),
         (families.SEQUENCES_WAITING, now.waiting),
         (families.KV_CACHE_USAGE, now.cache_usage),

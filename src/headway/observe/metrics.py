@@ -23,6 +23,7 @@ from headway.observe.exposition import (
     wants_openmetrics,
 )
 from headway.observe.histogram import Histogram
+from headway.observe.load import Load, LoadSignals, total
 from headway.observe.process import add_process
 from headway.observe.recorder import MetricsRecorder
 from headway.observe.triton import RequestFigures, TritonCounters
@@ -44,6 +45,8 @@ class Now(Protocol):
     def queued_s(self) -> float: ...
     @property
     def running_batches(self) -> int: ...
+    @property
+    def running_items(self) -> int: ...
     @property
     def oldest_batch_s(self) -> float: ...
     @property
@@ -91,6 +94,9 @@ class Metrics:
         self._models: dict[Key, _Model] = {}
         self._retired: OrderedDict[Key, _Model] = OrderedDict()
         self._sources: list[Source] = [add_process]
+        self._forgotten_work_s = 0.0  # of versions that are forgotten: a sum never falls
+        self.load = LoadSignals()
+        self.load.add_source(self._load)
         # Set where models are kept: batchers do not know of models that could not be loaded.
         self.readiness: Callable[[], Iterable[ReadyModel]] | None = None
 
@@ -144,7 +150,14 @@ class Metrics:
             del self._models[model.key]
             self._retired[model.key] = model
             if len(self._retired) > _MOST_RETIRED:
-                self._retired.popitem(last=False)
+                _, forgotten = self._retired.popitem(last=False)
+                self._forgotten_work_s += forgotten.recorder.load_s
+
+    def _load(self) -> Load:
+        with self._lock:
+            models = [*self._models.values(), *self._retired.values()]
+            before = Load(work_s=self._forgotten_work_s)
+        return total([before, *[model.load() for model in models]])
 
     # ---- the page
 
@@ -174,6 +187,8 @@ class Metrics:
         for source in self._sources:
             source(page)
             yield
+        if page.shows_all:
+            self.load.add_to(page)
 
     async def __call__(
         self,
@@ -244,7 +259,9 @@ class _Model:
         latest = self.watches[-1].batcher if self.watches else None
         if latest is not None:
             policy = latest.policy
-            self.recorder.configure(slo_s=policy.slo_s, tenants=policy.tenant_weights)
+            self.recorder.configure(
+                slo_s=policy.slo_s, tenants=policy.tenant_weights, workers=policy.workers
+            )
 
     def add_to(self, page: Exposition) -> None:
         self.configure()
@@ -271,6 +288,7 @@ class _Model:
         for reason, histogram in recorder.batch_rows.items():
             self._add_histogram(page, families.BATCH_ROWS, f'{where},reason="{reason}"', histogram)
         self._add_histogram(page, families.BATCH_PADDING, where, recorder.padding)
+        page.add(families.WORK_SECONDS, where, recorder.work_s)
         page.add(families.BATCH_RERUNS, where, recorder.reruns)
         page.add(families.BATCHES_LOST, where, recorder.lost)
         page.add(families.OUT_OF_MEMORY, where, recorder.out_of_memory)
@@ -308,12 +326,24 @@ class _Model:
     @property
     def is_open(self) -> bool | None:
         """Does any batcher take calls? None: there is none."""
-        batchers = [each for watch in self.watches if (each := watch.batcher) is not None]
+        batchers = self._batchers()
         return any(each.statistics().is_open for each in batchers) if batchers else None
+
+    def load(self) -> Load:
+        states = [each.statistics() for each in self._batchers()]
+        return Load(
+            sum(now.queued_items for now in states),
+            sum(now.running_items for now in states),
+            sum(now.queued_s for now in states),
+            self.recorder.load_s,
+        )
+
+    def _batchers(self) -> list[Watchable]:
+        return [each for watch in self.watches if (each := watch.batcher) is not None]
 
     def _add_now(self, page: Exposition) -> None:
         where = self._where
-        batchers = [each for watch in self.watches if (each := watch.batcher) is not None]
+        batchers = self._batchers()
         states = [(batcher.statistics(), batcher.policy.workers) for batcher in batchers]
         if not states:
             return  # its sums stay a while; there is no now

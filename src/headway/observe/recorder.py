@@ -91,10 +91,13 @@ class MetricsRecorder:
         self.in_time = self.late = self.refused_by_slo = 0
         self.batch_cap_rows = 0
         self.linger_cap_s = 0.0
+        self.work_s = self.load_s = 0.0  # of all workers, and of each
+        self._workers = 1
 
-    def configure(self, *, slo_s: float | None, tenants: Iterable[str]) -> None:
+    def configure(self, *, slo_s: float | None, tenants: Iterable[str], workers: int) -> None:
         """Set from the policy of the batcher that is watched from now on."""
         with self.lock:
+            self._workers = workers
             self.slo_s = slo_s
             before = self.tenant_rows
             named = [*tenants]
@@ -147,6 +150,8 @@ class MetricsRecorder:
             self.padding.add(batch.padding)
         else:
             self.padding.add_zeros(1)
+        self.work_s += event.work_s
+        self.load_s += event.work_s / self._workers
         self.failed += event.failed
         self.reruns += event.reruns
         self.batch_cap_rows = batch.batch_cap

@@ -40,6 +40,7 @@ class BatchFinished:
     ran_s: float  # of the model, reruns included
     reruns: int
     failed: int  # items answered with an error
+    work_s: float = 0.0  # the least time that its rows can take, in full batches of their size
 
     @property
     def reason(self) -> FireReason:

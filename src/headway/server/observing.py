@@ -75,6 +75,7 @@ class Observing:
         if self._generation is None:
             self._generation = GenerationMetrics()
             self.metrics.add_source(self._generation.add_to)
+            self.metrics.load.add_source(self._generation.load)
         self._generation.watch(
             model.name, model.version, model.recorder, model.now, model.statistics
         )
@@ -87,6 +88,7 @@ class Observing:
         """Follow the registry's readiness, which includes models that could not be loaded."""
         if self.metrics is not None:
             self.metrics.readiness = registry.readiness
+            self.metrics.load.is_loading = lambda: registry.is_loading
 
     def around(self, app: App) -> App:
         """The app that requests reach first: it also reports requests that it refuses."""

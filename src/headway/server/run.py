@@ -20,6 +20,7 @@ from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
 from headway.server.app import App
+from headway.server.auth.access import Access
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
@@ -247,6 +248,8 @@ def make_app(
     for row in rows:
         # The direct path bypasses the gate: the app checks the key, and the call counts.
         handler = decoding(row)
+        if row.access is Access.INFER and observing is not None and observing.page is not None:
+            handler = observing.page.reporting(handler)
         app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
         app = PagesApp(app, config)

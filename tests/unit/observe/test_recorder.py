@@ -43,7 +43,7 @@ def finished(batch: Batch, *, ran_s: float = 0.010, failed: int = 0) -> BatchFin
 
 def recorder(slo_s: float | None = None, tenants: tuple[str, ...] = ()) -> MetricsRecorder:
     made = MetricsRecorder()
-    made.configure(slo_s=slo_s, tenants=tenants)
+    made.configure(slo_s=slo_s, tenants=tenants, workers=1)
     return made
 
 
@@ -126,7 +126,7 @@ def test_only_configured_tenants_have_a_label() -> None:
     items = [Item(1, 0.0, rows=2, tenant="acme"), *(Item(n, 0.0, tenant=f"t{n}") for n in (2, 3))]
     recorded.observe(finished(batch_of(items, idle_since=0, fired_at=0)))
     assert recorded.tenant_rows == {"acme": 2, "other": 2}
-    recorded.configure(slo_s=None, tenants=("beta",))
+    recorded.configure(slo_s=None, tenants=("beta",), workers=1)
     assert recorded.tenant_rows == {"beta": 0, "other": 2}
 
 

@@ -143,13 +143,14 @@ class Scheduler:
             return True
         return bool(self._suspects.cases) and self._suspects.remove(item_id)
 
-    def finish(self, batch: Batch, now: float, *, ran_s: float | None = None) -> None:
-        """The batch has left its worker.
+    def finish(self, batch: Batch, now: float, *, ran_s: float | None = None) -> float:
+        """The batch has left its worker. Returns the work that was in it, in seconds.
 
         `ran_s`: the model's time; None if that is no measure of its speed (the batch failed, or
         was cut short).
         """
         self._leave_worker(batch)
+        work_s = self._work_s(batch)
         if ran_s is not None:
             self._observe(batch, ran_s)
             if self._fitting.limits:
@@ -160,6 +161,26 @@ class Scheduler:
                 self._fitting.failed(misfit)
         if self._learns:
             self._arrivals.completed(now, self._queue.items + self._running.items)
+        return (ran_s or 0.0) if work_s is None else work_s
+
+    def _work_s(self, batch: Batch) -> float | None:
+        """The least time that the batch's rows can take: in full batches of items of their size.
+        None: unknown.
+
+        Half-empty batches keep a worker as busy as full ones, so the busy time says little about
+        what is left; this says it.
+        """
+        row_s = self.costs.full_row_s
+        if not batch.size:
+            full_s = row_s()
+            return None if full_s is None else batch.rows * full_s
+        work_s = 0.0
+        for item in batch.items:
+            full_s = row_s(item.size)
+            if full_s is None:
+                return None
+            work_s += item.rows * full_s
+        return work_s
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
         if self._running.workers > 1:
@@ -381,8 +402,15 @@ class Scheduler:
 
     @property
     def queued_s(self) -> float:
-        """The seconds of work in the queue."""
-        return self._admission.queued_s(self.cap_rows)
+        """The seconds until the workers have done all that waits now, in full batches."""
+        waiting_s = 0.0
+        for lane in self._queue.lanes.values():
+            waiting_s += lane.rows * (self.costs.full_row_s(lane.mean_size) or 0.0)
+        return waiting_s / self._running.workers
+
+    @property
+    def running_items(self) -> int:
+        return self._running.items
 
     @property
     def may_refuse(self) -> bool:

@@ -76,6 +76,7 @@ class Costs:
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
         self._peaks: dict[int, list[int]] = {}
+        self._full_rows: dict[int, float | None] = {}
         self._trial: tuple[int, int] | None = None  # the cell that is timed again, if one is
         self._best_but_trial: dict[int, int] = {}  # by size class
         self._trials_failed = 0  # in a row: each delays the next trial
@@ -112,6 +113,17 @@ class Costs:
             if rows >= len(curve) and seconds is not None:
                 seconds *= rows / self._max_rows  # one request larger than any batch
         return None if seconds is None else seconds * self._scale
+
+    def full_row_s(self, size: int = 0) -> float | None:
+        """The least seconds that a row takes: its share of a full batch of rows of that size."""
+        size = size_class(size)
+        if size not in self._full_rows:
+            points = self._points(size)
+            fitting = [each for each in points if each[0] <= self._max_rows] or points
+            best = best_of(fitting) if fitting else 0
+            self._full_rows[size] = dict(fitting)[best] / best if best else None
+        row_s = self._full_rows[size]
+        return None if row_s is None else row_s * self._scale
 
     def by_rows(self, size: int = 0) -> tuple[list[float | None], float]:
         """The seconds of `predict` at 0…max_rows rows, and a factor to multiply each with."""
@@ -290,6 +302,7 @@ class Costs:
         self._points_by_size.clear()
         self._best.clear()
         self._peaks.clear()
+        self._full_rows.clear()
         self._errors.forget_derived()
 
     # ---- reading the grid

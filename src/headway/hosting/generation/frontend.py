@@ -178,7 +178,7 @@ class Front:
         company = len(plain.tokens)
         if outputs:
             company += sum(each.token is not None for each in outputs)
-        self._recorder.step(company)
+        self._recorder.step(company, now)
         queued: list[tuple[StreamCall, Any]] = []
         self._write(plain, company, now, queued)
         for output in outputs:

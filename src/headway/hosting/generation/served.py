@@ -81,6 +81,7 @@ class ServedGenerator(InUse):
         self.max_batch_size = config.max_sequences or 64  # until the engine is loaded
         self.statistics = ModelStatistics()
         self.recorder = GenerationRecorder()
+        self.recorder.now = self.now
         self.language: Language | None = None  # once it is loaded
         self.clock: Callable[[], float] = time.monotonic
         self._weights = dict(config.tenants)
@@ -262,7 +263,8 @@ class ServedGenerator(InUse):
             return None
         load = self._engine.load
         usage = load.blocks_used / load.blocks
-        return GenerationNow(load.running, load.waiting, usage, load.preemptions)
+        running, waiting = load.running, load.waiting
+        return GenerationNow(running, waiting, usage, load.preemptions, self.max_batch_size)
 
     def devices(self) -> list[str]:
         return [""]

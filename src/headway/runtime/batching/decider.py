@@ -213,7 +213,7 @@ class BatchDecider:
         scheduler = self.queue.scheduler
         if job.misfit is not None:
             scheduler.does_not_fit(job.misfit)
-        scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
+        job.work_s = scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
         if not self.shell.is_over and job.worker not in self._away:
             self._free_workers.append(job.worker)
         return True
@@ -246,8 +246,9 @@ class BatchDecider:
         if job.ran_out_of_memory:
             limit_rows = self.queue.scheduler.part_rows(batch.size)
             self._observers.emit(OutOfMemory(self.name, batch, limit_rows))
+        times = (job.finished_at, job.ran_s)
         self._observers.emit(
-            BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
+            BatchFinished(self.name, batch, *times, job.reruns, failed, work_s=job.work_s)
         )
 
     def _tell_lost(self, job: BatchJob, refusals: Refusals) -> None:

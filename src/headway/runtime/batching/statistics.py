@@ -13,6 +13,7 @@ class Statistics:
     queued_rows: int
     queued_s: float  # the seconds of work in the queue
     running_batches: int
+    running_items: int
     oldest_batch_s: float  # how long the longest running batch has been running
     away_workers: int = 0  # processes that are being started again, or given up
 
@@ -31,6 +32,7 @@ def statistics_of(decider: BatchDecider) -> Statistics:
             queued_rows=scheduler.queued_rows,
             queued_s=scheduler.queued_s,
             running_batches=scheduler.running_batches,
+            running_items=scheduler.running_items,
             oldest_batch_s=max(ages, default=0.0),
             away_workers=len(decider.pool.away),
         )

@@ -79,6 +79,7 @@ class BatchJob:
     model_s: float | None = field(
         default=None, init=False
     )  # how long the model ran, if nothing was run again
+    work_s: float = field(default=0.0, init=False)  # the least time that its rows can take
     active_at: float = field(default=0.0, init=False)  # of a stream: its latest step
     finished_at: float = field(default=0.0, init=False)
     reruns: int = field(default=0, init=False)

@@ -7,7 +7,9 @@ DEADLINE = "headway-timeout-ms"
 _OWN = OWN.encode()
 _TENANT = b"headway-tenant"
 # A request with one of these is never direct.
-_OPTIONS = frozenset([b"content-encoding", b"inference-header-content-length"])
+_OPTIONS = frozenset(
+    [b"content-encoding", b"inference-header-content-length", b"endpoint-load-metrics-format"]
+)
 
 
 def has_own(raw: Mapping[bytes, bytes]) -> bool:

@@ -4,11 +4,15 @@ and the dashboard know the same names."""
 import json
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import numpy
 import promql_parser as promql
 import pytest
@@ -250,6 +254,101 @@ def test_metrics_may_be_off(tmp_path: Path) -> None:
     ) as server:
         assert server.http.get("/metrics").status_code == 404
         assert double(server) == 200
+
+
+# ---- the load of the process
+
+
+def load_of(server: Server) -> dict[str, float]:
+    answer = server.http.get("/metrics/load")
+    assert answer.status_code == 200
+    return {
+        sample.name: sample.value
+        for family in parser.text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if not sample.labels
+    }
+
+
+def test_the_load_page_has_the_sums_of_all_models(busy_server: Server) -> None:
+    assert double(busy_server) == 200
+    load = load_of(busy_server)
+    work_s = value(busy_server, "headway_work_seconds_total")
+    assert load["headway_load_work_seconds_total"] >= work_s > 0
+    assert load["headway_load_queued_requests"] == load["headway_load_queue_seconds"] == 0
+    assert 0 <= load["headway_load_utilization"] <= 1
+
+
+def test_what_waits_and_runs_is_in_the_load(busy_server: Server) -> None:
+    with busy_server.closed_gate() as wait_entered, ThreadPoolExecutor() as pool:
+        running = pool.submit(busy_server.http.post, "/v1/predict/gate", json=1.0)
+        wait_entered()
+        waiting = leave_in_queue(busy_server)
+        wait_for(busy_server, "headway_queue_rows", model="gate")
+        load = load_of(busy_server)
+        assert load["headway_load_queued_requests"] == 1
+        assert load["headway_load_running_requests"] >= 1
+        waiting.close()
+        busy_server.keeper("open")
+        assert running.result().status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/predict/root", "/v2/models/double/infer"])
+def test_the_load_comes_with_an_answer_in_the_form_that_is_asked_for(
+    server: Server, path: str
+) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}
+    body: Any = 4.0 if path.endswith("root") else {"inputs": [tensor]}
+
+    def told(**headers: str) -> str | None:
+        answer = server.http.post(path, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.headers.get("endpoint-load-metrics")
+
+    assert told() is None
+    assert told(**{"endpoint-load-metrics-format": "carrier pigeon"}) is None
+    text = told(**{"endpoint-load-metrics-format": "TEXT"})
+    assert text is not None
+    assert re.match(r"TEXT application_utilization=[\d.]+, named_metrics.queue_seconds=", text)
+    form, _, figures = (told(**{"endpoint-load-metrics-format": "JSON"}) or "").partition(" ")
+    assert form == "JSON"
+    assert json.loads(figures)["named_metrics"]["queued_requests"] == 0
+
+
+def test_a_server_that_loads_counts_as_work_and_fewer_than_a_full_one(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\nimport headway\n\n\nclass Slow(headway.Model):\n"
+        "    def load(self) -> None:\n        time.sleep(2)\n\n"
+        "    def predict(self, values: list[float]) -> list[float]:\n        return values\n"
+    )
+    arguments = ("slow.py", "--port", "0", "--grpc-port", "-1")
+    seen: list[float] = []
+    with loading(tmp_path, *arguments) as http:
+        while http.get("/v2/health/ready").status_code != 200:
+            page = http.get("/metrics/load").text
+            seen.append(float(page.split("headway_load_work_seconds_total ")[-1].split()[0]))
+    assert seen == sorted(seen)
+    assert 0.5 < seen[-1] < 1.5
+
+
+@contextmanager
+def loading(folder: Path, *arguments: str) -> Iterator[httpx.Client]:
+    """A client of a server that has not loaded its models yet."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = tuple(str(port) if each == "0" else each for each in arguments)
+    command = [sys.executable, "-m", "headway", "serve", *arguments]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+                while True:
+                    with suppress(httpx.ConnectError):
+                        http.get("/v2/health/live")
+                        break
+                yield http
+        finally:
+            process.terminate()
 
 
 # ---- the documents and the dashboard

@@ -1,0 +1,48 @@
+"""How many replicas the work needs. Pure: figures in, a number out.
+
+A batching server is busy nearly all the time at a twentieth of its load, with small batches; so
+busy time, CPU and GPU use say nothing. These figures do:
+
+- *load*: seconds of work done per second, where work is the least time that the rows can take, in
+  full batches. 1 is one replica that can do no more.
+- *queued seconds*: how long the queue would take, in full batches.
+"""
+
+import math
+from collections import deque
+from typing import Final
+
+TARGET_LOAD: Final = 0.7  # of each replica: the rest is for bursts
+# What a replica that loads counts as, in work a second. It keeps a scaler from taking the replica
+# away; at TARGET_LOAD or more, replicas that start would ask for further ones.
+LOADING_WORK: Final = 0.5
+
+_WINDOW_S = 5.0
+_STEP_S = 0.25  # between two readings that are kept
+
+
+def replicas_for(
+    load: float, queued_s: float, *, target_wait_s: float, target_load: float = TARGET_LOAD
+) -> int:
+    """The replicas that this takes. Both figures are sums over all replicas: the load keeps the
+    capacity, and the queue answers bursts."""
+    by_load = load / target_load
+    by_queue = queued_s / target_wait_s
+    return max(0, math.ceil(max(by_load, by_queue) - 1e-9))
+
+
+class WorkRate:
+    """The load: the rate of a sum of work over the last seconds."""
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, float]] = deque()
+
+    def read(self, now: float, work_s: float) -> float:
+        """The load, now that the sum is `work_s`; 0 at the first reading."""
+        readings = self._readings
+        while len(readings) > 1 and readings[1][0] <= now - _WINDOW_S:
+            readings.popleft()
+        began, before_s = readings[0] if readings else (now, work_s)
+        if not readings or now - readings[-1][0] >= _STEP_S:
+            readings.append((now, work_s))
+        return max(0.0, (work_s - before_s) / (now - began)) if now > began else 0.0

@@ -1,0 +1,83 @@
+"""How many replicas the work needs, and what counts as work."""
+
+import pytest
+
+from headway.core.batching.scheduler import Scheduler
+from headway.core.costs import CostTable
+from headway.core.items import Item, Run
+from headway.core.lifecycle.scaling import LOADING_WORK, WorkRate, replicas_for
+from headway.core.policy import Policy
+
+FLAT = CostTable((1, 2, 4, 8), None, ((0.010,), (0.010,), (0.010,), (0.010,)))
+SIZED = CostTable((1, 4), (10, 100), ((0.001, 0.010), (0.004, 0.040)))
+
+
+@pytest.mark.parametrize(
+    ("load", "queued_s", "replicas"),
+    [
+        (0.0, 0.0, 0),
+        (0.35, 0.0, 1),
+        (0.7, 0.0, 1),
+        (0.71, 0.0, 2),
+        (2.8, 0.0, 4),
+        (0.35, 0.4, 4),  # a burst: it waits four times as long as it may
+        (2.8, 0.1, 4),
+    ],
+)
+def test_load_keeps_the_capacity_and_the_queue_answers_bursts(
+    load: float, queued_s: float, replicas: int
+) -> None:
+    assert replicas_for(load, queued_s, target_wait_s=0.1) == replicas
+
+
+def test_replicas_that_start_ask_for_no_further_ones() -> None:
+    for starting in range(1, 50):
+        assert replicas_for(0.7 + starting * LOADING_WORK, 0.0, target_wait_s=0.1) <= 1 + starting
+
+
+def test_the_load_is_the_rate_of_the_last_seconds() -> None:
+    rate = WorkRate()
+    assert rate.read(100.0, 7.0) == 0.0
+    for tick in range(1, 41):
+        load = rate.read(100.0 + tick * 0.25, 7.0 + tick * 0.125)
+        assert load == pytest.approx(0.5)
+    assert rate.read(112.5, 12.0) == pytest.approx(0.25)
+    assert rate.read(130.0, 12.0) == 0.0
+    assert rate.read(130.0, 12.0) == 0.0  # twice at one moment
+
+
+def run_all(scheduler: Scheduler, *items: Item) -> float:
+    for item in items:
+        scheduler.submit(item)
+    work_s, now = 0.0, items[-1].arrived_at
+    while isinstance(action := scheduler.next_action(now), Run):
+        ran_s = action.batch.predicted_s or 0.010
+        now += ran_s
+        work_s += scheduler.finish(action.batch, now, ran_s=ran_s)
+    return work_s
+
+
+def test_one_row_in_a_batch_of_its_own_is_an_eighth_of_the_work_of_a_full_batch() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=8), FLAT)
+    assert run_all(scheduler, Item(1, 0.0)) == pytest.approx(0.010 / 8)
+    assert run_all(scheduler, *(Item(n, 1.0) for n in range(8))) == pytest.approx(0.010)
+
+
+def test_padding_is_no_work_and_a_long_item_is_more_than_a_short_one() -> None:
+    items = [Item(1, 0.0, size=10), Item(2, 0.0, size=100)]
+    assert run_all(Scheduler(Policy(max_batch_size=4), SIZED), *items) == pytest.approx(0.011)
+
+
+def test_a_queue_of_long_items_is_more_work_than_one_of_short_items() -> None:
+    def queued_s(size: int) -> float:
+        scheduler = Scheduler(Policy(max_batch_size=4), SIZED)
+        for number in range(12):
+            scheduler.submit(Item(number, 0.0, size=size))
+        return scheduler.queued_s
+
+    assert queued_s(10) == pytest.approx(0.012)
+    assert queued_s(100) == pytest.approx(0.120)
+
+
+def test_the_work_of_a_model_that_was_never_timed_is_the_time_it_ran() -> None:
+    assert run_all(Scheduler(Policy(max_batch_size=8)), Item(1, 0.0)) == pytest.approx(0.010)
