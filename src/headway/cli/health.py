@@ -26,6 +26,12 @@ def add_parser(commands: "Commands") -> None:
         "url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}"
     )
     parser.add_argument("--live", action="store_true", help="ask only whether it is alive")
+    add_tls(parser)
+    parser.set_defaults(run=run)
+
+
+def add_tls(parser: argparse.ArgumentParser) -> None:
+    """The flags of every command that asks a server."""
     parser.add_argument(
         "--timeout", type=float, default=5.0, metavar="S", help="seconds to wait; default: 5"
     )
@@ -39,14 +45,13 @@ def add_parser(commands: "Commands") -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="accept any certificate (on this machine)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     what = "live" if arguments.live else "ready"
     url = f"{arguments.url.rstrip('/')}/v2/health/{what}"
     try:
-        context = _context(arguments)
+        context = tls_of(arguments)
         with urllib.request.urlopen(url, timeout=arguments.timeout, context=context):
             pass
     except urllib.error.HTTPError as error:
@@ -62,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
+def tls_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
     if not arguments.url.startswith("https:"):
         return None
     context = ssl.create_default_context(cafile=arguments.ca)

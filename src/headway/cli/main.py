@@ -23,6 +23,7 @@ _COMMANDS = {
     "models": "models",
     "keys": "keys",
     "health": "health",
+    "explain": "explain",
     "demo": "demo",
     "simulate": "simulate",
 }

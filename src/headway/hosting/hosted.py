@@ -45,6 +45,7 @@ from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
+from headway.observe.history import ModelHistory
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
@@ -96,6 +97,7 @@ class Served(InUse):
         self.version = version
         self._limit_ms = config.timeout_ms  # every call has a deadline; the direct way knows none
         self.statistics: RequestStatistics | None = None
+        self.history: ModelHistory | None = None
         self.costs: CostTable | None = None  # as timed at start
         # No signature: a tensor model, which is its own.
         self.signature, self.inputs, self.outputs = read_signature(model)

@@ -17,6 +17,7 @@ from headway.core.queueing.quota import Allowance
 from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story
 from headway.model import Tensor
+from headway.observe.history import ModelHistory
 from headway.runtime.driving.calls import DirectCall
 from headway.signature import Signature
 
@@ -93,6 +94,7 @@ class ServedModel(Protocol):
     outputs: Sequence[Tensor]
     max_batch_size: int
     streams: bool
+    history: ModelHistory | None  # of its batches and direct requests; None: nobody keeps it
 
     @property
     def only_streams(self) -> bool:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
+from headway.observe.requests import MOST_REQUESTS, DirectRequest, RequestLog, current
 from headway.runtime.events import (
     BatchFinished,
     BatchLost,
@@ -59,6 +60,10 @@ class Observable(Protocol):
 
     def observe(self, observer: Observer) -> None: ...
 
+    def follow(
+        self, follower: Callable[[tuple[int, ...]], None], *, is_optional: bool = False
+    ) -> None: ...
+
 
 class ModelHistory:
     """What one batcher did lately."""
@@ -70,6 +75,7 @@ class ModelHistory:
         self.version = version
         self.batches: deque[BatchRecord] = deque()
         self.incidents: deque[IncidentRecord] = deque(maxlen=MOST_INCIDENTS)
+        self.requests: deque[DirectRequest] = deque(maxlen=MOST_REQUESTS)  # that had no task
         self.forgotten = 0  # the number of the last batch that had to make room
         self.is_over = False
         self._items = 0
@@ -88,6 +94,19 @@ class ModelHistory:
         elif isinstance(event, _INCIDENTS):
             self.incidents.append(IncidentRecord(next(self._numbers), self._clock(), event))
             self.is_over = self.is_over or isinstance(event, Stopped)
+
+    def queued(self, item_ids: tuple[int, ...]) -> None:
+        """These items belong to the current request; to be passed to `Batcher.follow`."""
+        note = current()
+        if note is not None:
+            note.add(self, item_ids)
+
+    def answered(
+        self, request_id: str, item_ids: tuple[int, ...], started_at: float, code: str = ""
+    ) -> None:
+        """A request that had no task is over."""
+        [item] = item_ids
+        self.requests.append(DirectRequest(request_id, item, started_at, self._clock(), code))
 
     def _make_room(self) -> None:
         """The newest batch always stays, however many items it has."""
@@ -113,6 +132,7 @@ class History:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
+        self.requests = RequestLog(clock)
         self._last = 0
         self._numbers = self._count()
         self._models: list[ModelHistory] = []
@@ -122,7 +142,7 @@ class History:
             self._last = number
             yield number
 
-    def watch(self, batcher: Observable, *, version: str) -> None:
+    def watch(self, batcher: Observable, *, version: str) -> ModelHistory:
         """Keep what this batcher does from now on."""
         over = [each for each in self._models if each.is_over]
         for forgotten in over[:-_MOST_RETIRED]:
@@ -130,6 +150,8 @@ class History:
         history = ModelHistory(batcher.name, version, self._numbers, self.clock)
         self._models.append(history)
         batcher.observe(history.observe)
+        batcher.follow(history.queued, is_optional=True)
+        return history
 
     def models(self, is_visible: Callable[[str], bool] = lambda model: True) -> list[ModelHistory]:
         return [each for each in self._models if is_visible(each.model)]

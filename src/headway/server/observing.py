@@ -11,8 +11,9 @@ from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.registry import Registry
 from headway.observe import logs
 from headway.observe.generation import GenerationMetrics
-from headway.observe.history import History
+from headway.observe.history import History, ModelHistory
 from headway.observe.metrics import Metrics
+from headway.observe.requests import RequestLog
 from headway.observe.stages import StageTally
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
@@ -38,6 +39,7 @@ class ObservedModel(Protocol):
 
     version: str
     batcher: Batcher[Any, Any]
+    history: ModelHistory | None
 
 
 class Observing:
@@ -60,7 +62,7 @@ class Observing:
     def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
         """Watch every version of every model, once it is made. Closed ones are forgotten without a
         call."""
-        self.history.watch(model.batcher, version=model.version)
+        model.history = self.history.watch(model.batcher, version=model.version)
         if self.metrics is not None:
             self.metrics.watch(model.batcher, version=model.version, requests=requests)
         if self.logs_access:
@@ -93,6 +95,7 @@ class Observing:
     def around(self, app: App) -> App:
         """The app that requests reach first: it also reports requests that it refuses."""
         app.errors = self.http_errors
+        app = RememberedApp(app, self.history.requests)
         layers: list[Layer] = []
         if self.tracing is not None:
             layers.append(_traced(app, self.tracing))
@@ -104,6 +107,21 @@ class Observing:
         if self.metrics is not None:
             self.metrics.add_source(errors.add_to)
         return errors
+
+
+class RememberedApp(AppWrapper):
+    """Keeps when each request of another app came and went."""
+
+    def __init__(self, app: App, requests: RequestLog) -> None:
+        super().__init__(app)
+        self._handle: Handle = app.handle
+        self._requests = requests
+
+    async def handle(self, request: Request) -> Answer:
+        note = self._requests.begin(request.id, f"{request.method} {request.path}")
+        return await _ended(
+            self._handle, request, lambda status, code: self._requests.end(note, code)
+        )
 
 
 class ObservedApp(AppWrapper):

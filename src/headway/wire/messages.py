@@ -72,11 +72,11 @@ class Pending(Protocol):
 class Asker(Protocol):
     """Takes the one answer, in the event loop."""
 
-    def answer(self, body: bytes) -> None:
-        """A JSON answer with status 200."""
+    def answer(self, body: bytes) -> str:
+        """A JSON answer with status 200. Returns the request's id; empty: it has none."""
         ...
 
-    def fail(self, error: BaseException) -> None: ...
+    def fail(self, error: BaseException) -> str: ...
 
 
 class Out(Protocol):

@@ -25,6 +25,9 @@ class Source:
     def observe(self, observer: Observer) -> None:
         self.emit = observer
 
+    def follow(self, follower: object, *, is_optional: bool = False) -> None:
+        assert is_optional  # direct calls go on without it
+
     def finish(self, items: int = 1) -> None:
         self.emit(BatchFinished(self.name, self._batch(items), 2.0, 1.0, 0, 0))
 

@@ -36,6 +36,7 @@ from headway.hosting.warm_up import Beside
 from headway.model import Tensor
 from headway.models.chat.model import ENGINE_MODULE, LanguageModel
 from headway.observe.generation import GenerationNow, GenerationRecorder
+from headway.observe.history import ModelHistory
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import Direct, OpenStream
@@ -70,6 +71,7 @@ class ServedGenerator(InUse):
     media_type = ""
     labels = None
     costs: CostTable | None = None
+    history: ModelHistory | None = None
 
     def __init__(self, config: ModelConfig, model: LanguageModel, *, version: str = "1") -> None:
         super().__init__()

@@ -408,10 +408,12 @@ class Batcher(Generic[In, Out]):
         """Report every event to this callable from now on, in the batcher's event loop."""
         self._parts.observers.add(observer)
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: Follower, *, is_optional: bool = False) -> None:
         """Call this with the ids of each call's items, in that call's own context, so that traces
-        and logs know the batch of a request."""
+        and logs know the batch of a request. `is_optional`: direct calls, which have no context,
+        go on without it."""
         self._parts.followers.append(follower)
+        self._parts.followers.need_context |= not is_optional
 
     def statistics(self) -> Statistics:
         return statistics_of(self._decider)

@@ -24,6 +24,12 @@ _NO_BUCKET = Item(0, 0.0)[8:]  # the last field; the scheduler sets it
 Follower = Callable[[tuple[int, ...]], None]
 
 
+class Followers(list[Follower]):
+    """Learn the ids of each call's items, in its caller's context."""
+
+    need_context = False  # of each call: then none is direct
+
+
 class Queued(Protocol):
     """The items of a call."""
 
@@ -37,10 +43,9 @@ class Entrance:
         decider: BatchDecider,
         inputs: InputReader,
         maker: ModelJobs,
-        followers: list[Follower],
+        followers: Followers,
     ) -> None:
-        """`maker` cuts and joins values; `followers` learn the ids of each call's items, in its
-        caller's context."""
+        """`maker` cuts and joins values."""
         self._decider = decider
         self._shell = decider.shell
         self._queue = decider.queue
@@ -68,7 +73,7 @@ class Entrance:
 
     def enqueue_direct(self, call: DirectCall) -> bool:
         """`enqueue_plain` for a call without a future, in a batcher with a loop of its own and
-        without followers: such a call has no context.
+        without followers that need its context: it has none.
 
         False: use `ask`. (The caller guarantees that this is the batcher's loop: a check would
         cost a system call.)
@@ -77,7 +82,7 @@ class Entrance:
         event_loop = shell.event_loop
         if event_loop is None or not self._decider.takes_plain:
             return False
-        if shell.floating is not None or self._followers:
+        if shell.floating is not None or self._followers.need_context:
             return False
         item_id = next(self._ids)
         call.item_ids = (item_id,)

@@ -10,7 +10,7 @@ from headway.core.lifecycle.placement import place
 from headway.model import Model, TensorModel
 from headway.runtime.batching.calibration import Calibration
 from headway.runtime.batching.decider import BatchDecider
-from headway.runtime.batching.entrance import Entrance, Follower
+from headway.runtime.batching.entrance import Entrance, Followers
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.watchdog import BatchWatchdog
@@ -64,7 +64,7 @@ class BatcherParts:
             has_processes=HAS_PROCESSES,
         )
         self.observers = Observers(options.observers)
-        self.followers: list[Follower] = []
+        self.followers = Followers()
         self._make_team = self._team_maker(target, make)
         self.maker = ModelJobs(
             model,

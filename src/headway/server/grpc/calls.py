@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headway.errors import InputTooLarge
 from headway.observe import logs
+from headway.observe.requests import RequestLog
 from headway.observe.tally import ErrorTally
 from headway.runtime.calling.threads import whose
 from headway.server.auth.access import Access, access_of_method
@@ -57,11 +58,14 @@ class Calls:
         debug: bool = False,
         errors: ErrorTally | None = None,
         wrappers: Sequence[Wrapper] = (),
+        requests: RequestLog | None = None,
     ) -> None:
+        """`requests`: keeps when each call came and went."""
         self._max_message_bytes = max_message_bytes
         self._debug = debug
         self._errors = errors or ErrorTally("grpc")
         self._wrappers = wrappers
+        self._requests = requests
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -74,7 +78,7 @@ class Calls:
             gated = gate(access, getattr(service, method.name))
             takes_stream, gives_stream = streaming[method.name]
             found[f"/{SERVICE.full_name}/{method.name}"] = Method(
-                run=self._wrapped(method.name, self._watched(gated)),
+                run=self._wrapped(method.name, self._watched(gated, method.name)),
                 parse=self._reader(method.name, getattr(pb, method.input_type.name)),
                 serialise=serialise,
                 takes_stream=takes_stream,
@@ -122,7 +126,28 @@ class Calls:
             run = wrapper(run, f"/{SERVICE.full_name}/{name}")
         return run
 
-    def _watched(self, run: Run) -> Run:
+    def _watched(self, run: Run, name: str) -> Run:
+        requests = self._requests
+        if requests is None:
+            return self._answering(run)
+
+        async def kept(request: Any, context: Any) -> Any:
+            note = requests.begin(request_id_of(request, context), f"gRPC {name}")
+            code = "cancelled"
+            try:
+                answer = await answering(request, context)
+                code = ""
+                return answer
+            except Aborted:
+                code = context.code().name.lower()
+                raise
+            finally:
+                requests.end(note, code)
+
+        answering = self._answering(run)
+        return kept
+
+    def _answering(self, run: Run) -> Run:
         async def call(request: Any, context: Any) -> Any:
             self.begun(context)
             whose.set(_whose(context))

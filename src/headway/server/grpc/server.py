@@ -62,6 +62,7 @@ class GrpcServer:
         self._running: _Running | None = None
         self._errors = None if observing is None else observing.grpc_errors
         self._wrappers = [] if observing is None else wrappers(observing)
+        self._requests = None if observing is None else observing.history.requests
         self.port = config.grpc_port
 
     async def __aenter__(self) -> Self:
@@ -83,6 +84,7 @@ class GrpcServer:
             debug=config.debug,
             errors=self._errors,
             wrappers=self._wrappers,
+            requests=self._requests,
         )
         running = _Running(self._inference, config, self._guard, calls, self._room)
         try:

@@ -164,7 +164,7 @@ class DirectInference(DirectCall):
             self.failed(error)
         else:
             self._record(1, self._started, None)
-            self._asker.answer(body)
+            self._note(self._asker.answer(body))
 
     async def _encode_in_thread(self, result: Any) -> None:
         try:
@@ -175,11 +175,16 @@ class DirectInference(DirectCall):
             self.failed(error)
         else:
             self._record(1, self._started, None)
-            self._asker.answer(body)
+            self._note(self._asker.answer(body))
 
     def failed(self, error: BaseException) -> None:
         self._record(1, self._started, error)
-        self._asker.fail(error)
+        self._note(self._asker.fail(error), getattr(error, "code", "internal"))
+
+    def _note(self, request_id: str, code: str = "") -> None:
+        history = self._served.history
+        if history is not None:
+            history.answered(request_id or self._id, self.item_ids, self._started, code)
 
 
 def _end_and_record(

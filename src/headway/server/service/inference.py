@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from headway.config import ServerConfig
 from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Array, Ask, Registry, ServedModel
+from headway.observe.requests import current
 from headway.server.auth.keys import Caller, check_regions
 from headway.server.bodies.background import background
 from headway.server.service.models import VisibleModels
@@ -80,7 +81,12 @@ class Inference:
         caller's time."""
         started = time.monotonic()
         timeout_s = None if deadline_ms is None else deadline_ms / 1e3
-        served = await self.models.wait_ready(caller, name, version, timeout_s=timeout_s)
+        try:
+            served = await self.models.wait_ready(caller, name, version, timeout_s=timeout_s)
+        finally:
+            note = current()
+            if note is not None:
+                note.loaded_s += time.monotonic() - started
         if deadline_ms is None:
             return served, None
         return served, max(0.001, deadline_ms - (time.monotonic() - started) * 1e3)

@@ -140,19 +140,22 @@ class Exchange:
 
     # --- the application calls one of these, once
 
-    def answer(self, body: bytes) -> None:
+    def answer(self, body: bytes) -> str:
         headers = self._asked[1]
         if b"accept-encoding" in headers and is_worth_it(body):
-            self.task = self._loop.create_task(self._answer_packed(body))
-            return
+            received = self._received_direct()
+            self.task = self._loop.create_task(self._answer_packed(received, body))
+            return received.request.id
         self.is_answering = True
         line = wire.CLOSE if self._link.is_last else b""
-        head = wire.encode_ok(body, request_id(headers.get(b"x-request-id")), line)
+        own_id = request_id(headers.get(b"x-request-id"))
+        head = wire.encode_ok(body, own_id, line)
         if len(body) <= SMALL:
             self.transport.write(head + body)
         else:
             self.transport.writelines((head, body))
         self._end(keep_alive=True)
+        return own_id
 
     def encode_refusal(
         self, refusal: RequestRefused, url: bytes, headers: dict[bytes, bytes]
@@ -166,18 +169,19 @@ class Exchange:
         sent_id = request_id(headers.get(b"x-request-id"))
         return wire.encode_head(response, sent_id, wire.CLOSE) + response.body
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> str:
+        received = self._received_direct()
         try:
-            received = self._received_direct()
             self._send(received, self._app.answer_error(received.request, error))
         except Exception:
             logger.exception("an error answer could not be sent")
             self.transport.abort()  # or the client would wait for an answer for ever
-            return
-        self._end(keep_alive=True)
+        else:
+            self._end(keep_alive=True)
+        return received.request.id
 
-    async def _answer_packed(self, body: bytes) -> None:
-        received, response = self._received_direct(), Response(body)
+    async def _answer_packed(self, received: Received, body: bytes) -> None:
+        response = Response(body)
         try:
             await compress_answer(received.request, response)
             if not self.transport.is_closing():

@@ -77,16 +77,22 @@ class GrpcCall(CallState):
 
     # ---- the direct way: a whole answer without a task
 
-    def answer(self, body: bytes) -> None:
+    def answer(self, body: bytes) -> str:
         if not self.is_over:
             self.is_over = True
             self._work = None
             self._wire.send_answer(self, body)
+        return self._own_id()
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> str:
         self._work = None
         assert self.method.direct is not None
         self.end(*self.method.direct.refusal_of(error))
+        return self._own_id()
+
+    def _own_id(self) -> str:
+        metadata = self.invocation_metadata()
+        return next((str(value) for name, value in metadata or () if name == "x-request-id"), "")
 
     # ---- receiving
 

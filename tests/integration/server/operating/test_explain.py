@@ -1,6 +1,8 @@
 """`GET /admin/explain` of a real server: the last batches and what went wrong."""
 
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +74,86 @@ def test_items_that_share_a_batch_are_in_it_and_a_full_queue_is_an_incident(
     assert item["queued_ms"] > 0.9 * (first["finished_at"] - item["arrived_at"]) * 1e3
 
 
+def story(server: Server, request_id: str) -> Any:
+    answer = server.http.get("/admin/explain/requests", params={"id": request_id})
+    assert answer.status_code == 200, answer.text
+    [found] = answer.json()["requests"]
+    return found
+
+
+def test_a_request_is_found_by_its_id_whichever_way_it_took(server: Server) -> None:
+    said = server.http.post("/v1/predict/root", json=4.0)  # directly, with an id of the server's
+    body = {"items": [1.0, 4.0, 9.0]}
+    named = {"X-Request-Id": "three-roots"}
+    server.http.post("/v1/predict/root/batch", json=body, headers=named)
+    direct = story(server, said.headers["x-request-id"])
+    assert (direct["model"], direct["items"], direct["code"]) == ("root", 1, None)
+    several = story(server, "three-roots")
+    assert (several["what"], several["items"]) == ("POST /v1/predict/root/batch", 3)
+    for found in (direct, several):
+        assert list(found["parts_ms"]) == ["before", "queued", "lingered", "run", "answer"]
+        assert math.isclose(sum(found["parts_ms"].values()), found["took_ms"], abs_tol=0.01)
+        assert found["text"][0].startswith(f"request {found['request']}: ")
+        batches = page(server, model="root", batch=found["batch"])["batches"]
+        assert found["request"] in {item["request"] for item in batches[-1]["items"]}
+        assert batches[-1]["reason"] in batches[-1]["text"]
+
+
+def test_over_grpc_too(server: Server) -> None:
+    import numpy
+    import tritonclient.grpc as triton
+
+    given = triton.InferInput("x", [2, 16], "FP32")
+    given.set_data_from_numpy(numpy.ones((2, 16), numpy.float32))
+    one = triton.InferInput("x", [1, 16], "FP32")
+    one.set_data_from_numpy(numpy.ones((1, 16), numpy.float32))
+    with triton.InferenceServerClient(server.grpc) as client:
+        client.infer("double", [given], headers={"x-request-id": "general"})
+        client.infer("double", [one], headers={"x-request-id": "direct"})
+        client.infer("double", [one], request_id="by-the-message")
+    assert story(server, "general")["what"] == "gRPC ModelInfer"
+    assert story(server, "direct")["what"] == "double, directly"
+    assert story(server, "by-the-message")["items"] == 1
+
+
+def test_what_failed_is_found_too(server: Server) -> None:
+    server.http.post("/v1/predict/root", json=-1.0, headers={"X-Request-Id": "no-root"})
+    server.http.post("/v1/predict/rot", json=1.0, headers={"X-Request-Id": "no-model"})
+    assert story(server, "no-root")["code"] == "model_failed"
+    missing = story(server, "no-model")
+    assert (missing["cause"], missing["model"], missing["batch"]) == ("error", None, None)
+    assert "unknown_model" in missing["why"]
+    assert server.http.get("/admin/explain/requests", params={"id": "never"}).status_code == 404
+
+
+def test_the_slowest_come_first_and_the_command_tells_them(server: Server) -> None:
+    with ThreadPoolExecutor(1) as pool, server.closed_gate() as wait_running:
+        slow = pool.submit(server.http.post, "/v1/predict/gate", json=1)
+        wait_running()
+        time.sleep(0.1)
+    slow_id = slow.result().headers["x-request-id"]
+    params = {"slowest": 3, "model": "gate"}
+    found = server.http.get("/admin/explain/requests", params=params).json()
+    took = [each["took_ms"] for each in found["requests"]]
+    assert took == sorted(took, reverse=True)
+    assert slow_id in [each["request"] for each in found["requests"]]
+
+    def headway(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "headway", "explain", "--url", server.url, *arguments]
+        return subprocess.run(command, check=False, capture_output=True, text=True)
+
+    told = headway(slow_id)
+    assert told.returncode == 0, told.stderr
+    assert f"request {slow_id}: " in told.stdout
+    assert "  would change it: " in told.stdout
+    told = headway("--slowest", "2", "--model", "gate")
+    assert told.stdout.startswith("the slowest 2 of the last ")
+    told = headway("--batch", "1", "--model", "gate")
+    assert told.stdout.startswith("gate, version 1: batch 1 on worker 0: 1 item")
+    assert (told := headway("never")).returncode == 1
+    assert told.stderr.startswith("headway: request 'never' is not among the last ")
+
+
 def test_a_wrong_query_is_refused_by_name(server: Server) -> None:
     for query, says in [
         ({"sinse": "1"}, "sinse"),
@@ -82,3 +164,5 @@ def test_a_wrong_query_is_refused_by_name(server: Server) -> None:
         answer = server.http.get("/admin/explain", params=query)
         assert answer.status_code == 400
         assert says in answer.text
+    answer = server.http.get("/admin/explain/requests", params={"slowest": 10_000})
+    assert (answer.status_code, "1 to 50" in answer.text) == (400, True)

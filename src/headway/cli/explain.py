@@ -1,0 +1,133 @@
+"""`headway explain`: why a request was slow, or the slowest were, in words."""
+
+import argparse
+import json
+import os
+import sys
+import urllib.parse
+import urllib.request
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.health import DEFAULT_URL, add_tls, tls_of
+from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_KEY = "HEADWAY_API_KEY"
+
+
+def add_parser(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "explain",
+        usage="%(prog)s [REQUEST-ID | --slowest N | --batch N] [options]",
+        help="why was a request slow?",
+        description="Asks a running server where the time of its last requests went: which batch "
+        "each was in, why that left, what held it, and what would change it. The server keeps the "
+        "last few thousand requests and batches. Takes a key with the right `admin`, or a server "
+        "that was started with --admin-without-key.",
+        allow_abbrev=False,
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "request", nargs="?", metavar="REQUEST-ID", help="as in the answer's X-Request-Id"
+    )
+    what.add_argument(
+        "--slowest", type=int, default=10, metavar="N", help="the N slowest requests; default: 10"
+    )
+    what.add_argument("--batch", type=int, metavar="N", help="the batch of this number")
+    parser.add_argument("--model", default="", metavar="NAME", help="of this model only")
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, metavar="URL", help=f"the server; default: {DEFAULT_URL}"
+    )
+    parser.add_argument(
+        "--api-key", metavar="KEY", help=f"a key with the right `admin`; default: ${_KEY}"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs: the server's answer")
+    add_tls(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path, asked = "/admin/explain/requests", {"model": arguments.model}
+    if arguments.batch is not None:
+        path, asked["batch"] = "/admin/explain", arguments.batch
+    elif arguments.request is not None:
+        asked["id"] = arguments.request
+    else:
+        asked["slowest"] = arguments.slowest
+    found = ask(arguments, path, asked)
+    if found is None:
+        return 1
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    elif arguments.batch is not None:
+        return _say_batches(found["batches"], arguments.batch)
+    else:
+        _say_requests(found, is_one=arguments.request is not None)
+    return 0
+
+
+def ask(arguments: argparse.Namespace, path: str, asked: dict[str, Any]) -> Any:
+    """The server's answer; None, and a line on stderr, where there is none."""
+    url = f"{arguments.url.rstrip('/')}{path}?{urllib.parse.urlencode(asked)}"
+    key = arguments.api_key or os.environ.get(_KEY)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(
+            request, timeout=arguments.timeout, context=tls_of(arguments)
+        ) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        print(f"headway: {_error_in(error.read()) or error}", file=sys.stderr)
+    except ValueError as error:
+        raise ConfigError(f"--url {arguments.url}: {error}") from None
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error
+        print(f"headway: {arguments.url} cannot be reached: {reason}", file=sys.stderr)
+    return None
+
+
+def _error_in(body: bytes) -> str:
+    try:
+        error = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return str(error["message"] if isinstance(error, dict) else error)
+
+
+def _say_requests(found: Any, *, is_one: bool) -> None:
+    requests = found["requests"]
+    if not requests:
+        print("no request has been answered yet")
+        return
+    causes = Counter(each["cause"] for each in requests)
+    if not is_one:
+        named = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
+        print(f"the slowest {len(requests)} of the last {found['known']} requests: {named}\n")
+    for each in requests:
+        print("\n".join(each["text"]))
+        print(f"  slower than {each['faster']} of {found['known']} requests\n")
+
+
+def _say_batches(batches: Any, number: int) -> int:
+    if not batches:
+        print(f"headway: batch {number} is kept no longer, or has not ended", file=sys.stderr)
+        return 1
+    for batch in batches:
+        print(f"{batch['model']}, version {batch['version']}: {batch['text']}")
+        expected = "" if batch["predicted_ms"] is None else f", {batch['predicted_ms']} expected"
+        padding = f"; {batch['padding']:.0%} was padding" if batch["padding"] else ""
+        print(f"  it took {batch['ran_ms']} ms{expected}{padding}")
+        if batch["lost"]:
+            print(f"  its worker was lost: {batch['lost']}")
+        for item in batch["items"]:
+            size = f", size {item['size']}" if item["size"] else ""
+            tenant = f", tenant {item['tenant']}" if item["tenant"] else ""
+            print(
+                f"  item {item['id']} of request {item['request'] or '(unknown)'}: queued "
+                f"{item['queued_ms']} ms, lingered {item['lingered_ms']} ms{size}{tenant}"
+            )
+    return 0
