@@ -25,6 +25,7 @@ _COMMANDS = {
     "health": "health",
     "explain": "explain",
     "demo": "demo",
+    "bench": "bench",
     "simulate": "simulate",
 }
 # Flags of vLLM, Triton, TorchServe, LitServe and uvicorn, which newcomers type.

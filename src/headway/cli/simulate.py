@@ -66,6 +66,7 @@ policy meets the same arrivals. Latencies are from arrival to answer, in millise
 
 arrivals (RATE is requests per second; leave it out when --load sets it):
   poisson:RATE         independent requests
+  constant:RATE        a metronome
   mmpp:RATE            bursts: 1.8 times the rate a third of the time, 0.6 times the rest
   fanout:RATE          groups of 8 on average, within 2 ms of each other
   step:RATE            load that steps between low and high (20 to 90) every 2 s

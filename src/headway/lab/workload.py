@@ -93,6 +93,11 @@ def gamma(requests: int, rate_rps: float, rng: np.random.Generator, cv: float = 
     return np.cumsum(rng.gamma(shape, 1.0 / (shape * rate_rps), requests))
 
 
+def constant(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
+    """A metronome."""
+    return gamma(requests, rate_rps, rng, cv=0.0)
+
+
 def pareto(requests: int, rate_rps: float, rng: np.random.Generator, shape: float = 1.5) -> Times:
     """Gaps with a heavy tail: clusters at every scale, and long silences."""
     if shape <= 1.0:
@@ -139,6 +144,7 @@ def trains(
 
 OPEN_LOOPS: dict[str, OpenLoop] = {
     "poisson": poisson,
+    "constant": constant,
     "mmpp": mmpp,
     "fanout": fan_out,
     "step": step,

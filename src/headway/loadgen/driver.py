@@ -1,0 +1,222 @@
+"""Sends requests when they are due and records what comes back: one thread, one event loop.
+
+Latency counts from the moment a request was *due*, so a server that stalls cannot hide its queue,
+and neither can a limit on what is in flight.
+"""
+
+import gc
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from headway.lab.workload import Times
+from headway.loadgen.connection import WRITE, Connection, Poller, Refused
+from headway.loadgen.exchange import Exchange
+from headway.loadgen.room import RoomMeter
+from headway.loadgen.samples import UNANSWERED, Samples, Sent
+
+MAX_IN_FLIGHT = 1000  # connections; servers have limits
+_READY = 32  # connections that are opened before the first request is due
+_TICK_S = 0.25
+
+
+class Tick(NamedTuple):
+    """How far a run has come."""
+
+    elapsed_s: float
+    answered: int
+    failed: int
+    in_flight: int
+
+
+class Driver:
+    """Drives one server. Runs of `open_loop` and `closed_loop` may follow each other."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        exchanges: Sequence[Exchange],
+        *,
+        timeout_s: float = 30.0,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        on_tick: Callable[[Tick], object] | None = None,
+    ) -> None:
+        self._connect = connect
+        self._exchanges = exchanges
+        self._timeout_s = timeout_s
+        self._max_in_flight = max_in_flight
+        self._on_tick = on_tick
+        self._poller = Poller()
+        self._connections: dict[int, Connection] = {}
+        self._free: deque[Connection] = deque()
+        self._turn = 0
+
+    def __enter__(self) -> "Driver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hang_up()
+        self._poller.close()
+
+    def try_once(self) -> None:
+        """Send one request before the load. Raises Refused if its fault would be all others'."""
+        errors = self.open_loop(np.zeros(1)).errors
+        for kind in errors:
+            if kind == UNANSWERED or (kind[:1] != "5" and not kind.startswith("429")):
+                raise Refused(f"the first request failed: {kind}")
+
+    def open_loop(self, due: Times, *, last_s: float | None = None) -> Samples:
+        """Requests leave when they are due (seconds from now, ascending), on a free connection or
+        a new one. What is unanswered at `last_s` (absent: the last due moment and the timeout)
+        stays unanswered."""
+        times: deque[float] = deque(due.tolist())
+        give_up_s = times[-1] + self._timeout_s if last_s is None else last_s
+        for _ in range(min(_READY, len(times), self._max_in_flight)):
+            self._free.append(self._open())
+        with self._measured() as sent:
+            start = sent.room.started_at
+            next_tick = start + _TICK_S
+            while (times or sent.in_flight) and (now := time.perf_counter()) - start < give_up_s:
+                self._send_due(sent, times, start, now)
+                if now >= next_tick:
+                    next_tick += _TICK_S
+                    self._tick(sent, start, now)
+                self._poll(sent, next_tick if not times else start + times[0], again=False)
+            for each in self._under_way():
+                self._fail(sent, each, UNANSWERED, math.inf)
+            for at in times:
+                sent.fail(start + at, UNANSWERED, math.inf)
+            return sent.samples(start, self._poller.idle_s)
+
+    def closed_loop(self, connections: int, seconds: float) -> Samples:
+        """Each connection sends its next request as soon as it has its answer."""
+        with self._measured() as sent:
+            start = sent.room.started_at
+            end, next_tick = start + seconds, start + _TICK_S
+            for _ in range(connections):
+                self._send(sent, self._open(), time.perf_counter())
+            while (now := time.perf_counter()) < end:
+                if now >= next_tick:
+                    next_tick += _TICK_S
+                    self._tick(sent, start, now)
+                    for _ in range(connections - sent.in_flight):  # in place of those that failed
+                        self._send(sent, self._open(), time.perf_counter())
+                self._poll(sent, min(end, next_tick), again=True)
+            return sent.samples(start, self._poller.idle_s)
+
+    @contextmanager
+    def _measured(self) -> Iterator[Sent]:
+        gc.collect()
+        gc.disable()  # a collection would make requests late; nothing here makes cycles
+        self._poller.idle_s = 0.0
+        try:
+            yield Sent(RoomMeter())
+        finally:
+            gc.enable()
+            self._hang_up()
+
+    # ---- sending
+
+    def _send_due(self, sent: Sent, times: deque[float], start: float, now: float) -> None:
+        free = self._free
+        while times and start + times[0] <= now:
+            while free and free[0].fileno() < 0:  # the server has closed it meanwhile
+                free.popleft()
+            if not free:
+                if sent.in_flight >= self._max_in_flight:
+                    return  # it leaves late, and its latency says so
+                try:
+                    free.append(self._open())
+                except Refused as error:
+                    sent.fail(start + times.popleft(), str(error), now)
+                    continue
+            self._send(sent, free.popleft(), start + times.popleft())
+
+    def _send(self, sent: Sent, connection: Connection, due: float) -> None:
+        number = self._turn % len(self._exchanges)
+        self._turn += 1
+        now = time.perf_counter()
+        connection.number = number
+        connection.due = due
+        connection.late = now - max(due, connection.free_since)
+        connection.is_busy = True
+        sent.in_flight += 1
+        try:
+            if not connection.send(self._exchanges[number].request):
+                self._poller.want_write(connection, wanted=True)
+        except Refused as error:
+            self._fail(sent, connection, str(error), now)
+
+    def _open(self) -> Connection:
+        connection = self._connect()
+        self._connections[connection.fileno()] = connection
+        self._poller.add(connection)
+        return connection
+
+    # ---- receiving
+
+    def _poll(self, sent: Sent, until: float, *, again: bool) -> None:
+        """Take what comes until then. `again`: a connection that is answered sends at once."""
+        connections = self._connections
+        for descriptor, mask in self._poller.poll(until - time.perf_counter()):
+            connection = connections[descriptor]
+            try:
+                if mask & WRITE and connection.is_writing:
+                    if connection.flush():
+                        self._poller.want_write(connection, wanted=False)
+                    continue
+                answer = connection.receive()
+            except Refused as error:
+                self._fail(sent, connection, str(error), time.perf_counter())
+                continue
+            if answer is not None:
+                self._take(sent, connection, answer, again=again)
+
+    def _take(self, sent: Sent, connection: Connection, answer: bytes, *, again: bool) -> None:
+        now = time.perf_counter()
+        if not connection.is_busy:  # an answer that nobody asked for: a server that is stopping
+            self._close(connection)
+            return
+        sent.add(connection, answer, self._exchanges[connection.number].mark, now)
+        connection.is_busy = False
+        connection.free_since = now
+        if connection.is_last:
+            self._close(connection)
+            if again:  # else the next one is opened when it is due
+                self._send(sent, self._open(), now)
+        elif again:
+            self._send(sent, connection, now)
+        else:
+            self._free.append(connection)
+
+    def _tick(self, sent: Sent, start: float, now: float) -> None:
+        for connection in self._under_way():
+            if now - connection.due > self._timeout_s:
+                self._fail(sent, connection, f"no answer in {self._timeout_s:g} s", now)
+        if self._on_tick is not None:
+            self._on_tick(Tick(now - start, len(sent.done), sent.errors, sent.in_flight))
+
+    def _under_way(self) -> list[Connection]:
+        return [each for each in self._connections.values() if each.is_busy]
+
+    def _fail(self, sent: Sent, connection: Connection, kind: str, now: float) -> None:
+        if connection.is_busy:
+            connection.is_busy = False
+            sent.in_flight -= 1
+            sent.fail(connection.due, kind, now, connection.late)
+        self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._poller.remove(connection)
+        del self._connections[connection.fileno()]
+        connection.socket.close()
+
+    def _hang_up(self) -> None:
+        for connection in list(self._connections.values()):
+            self._close(connection)
+        self._free.clear()

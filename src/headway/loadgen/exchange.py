@@ -1,0 +1,71 @@
+"""What is asked over HTTP: the bytes of a request, made before the load, and a mark by which its
+own answer is known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from headway.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request's bytes, and what its answer alone must contain."""
+
+    request: bytes
+    mark: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+    path: str = ""  # below which all routes lie, without a slash at its end
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"{url}: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is not a URL like http://127.0.0.1:8000")
+        if parts.query or parts.fragment:
+            raise ConfigError(f"{url}: a URL without ? and # is expected")
+        is_tls = parts.scheme == "https"
+        path = parts.path.rstrip("/")
+        return cls(parts.hostname, port or (443 if is_tls else 80), is_tls, path)
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.path}"
+
+
+def post(
+    address: Address,
+    path: str,
+    body: bytes,
+    mark: bytes = b"",
+    *,
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    content_type: str = "application/json",
+) -> Exchange:
+    """A POST to `path`, which is added to the address's own."""
+    fields = dict(headers)
+    lines = [
+        f"POST {address.path}{path} HTTP/1.1",
+        f"Host: {address.authority}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        *(f"{name}: {value}" for name, value in fields.items()),
+    ]
+    return Exchange("\r\n".join([*lines, "", ""]).encode("latin-1") + body, mark)

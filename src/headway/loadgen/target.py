@@ -1,0 +1,208 @@
+"""What is at a URL, and requests for its models: from their metadata, or as given."""
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.errors import ConfigError, nearest
+from headway.lab.workload import Sizes
+from headway.loadgen.exchange import Address, Exchange, post
+from headway.loadgen.tensors import TensorInput, binary_body, json_body
+
+_TIMEOUT_S = 10.0
+_MANY_BODIES = 10_000
+VARIANTS = 64  # requests that are made before the load, and sent in turn
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Asks a server about itself."""
+
+    address: Address
+    headers: tuple[tuple[str, str], ...] = ()
+    tls: ssl.SSLContext | None = None
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        address = self.address
+        kind: type[http.client.HTTPConnection] = http.client.HTTPConnection
+        more: dict[str, Any] = {}
+        if address.is_tls:
+            kind = http.client.HTTPSConnection
+            more["context"] = self.tls or ssl.create_default_context()
+        connection = kind(address.host, address.port, timeout=_TIMEOUT_S, **more)
+        headers = {"Content-Type": "application/json", **dict(self.headers)}
+        try:
+            connection.request(method, address.path + path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except ConnectionRefusedError:
+            raise Unreachable(f"{address.url}: no server listens there") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{address.url} cannot be reached: {error}") from error
+        finally:
+            connection.close()
+
+    def json(self, method: str, path: str) -> Any:
+        """The answer's JSON; None where there is no such route."""
+        status, body = self.ask(method, path)
+        if status in (401, 403):
+            raise ConfigError(f"{self.address.url}: it wants a key ({status})", field="--key")
+        try:
+            return json.loads(body) if status == 200 else None
+        except ValueError:
+            return None
+
+
+class Unreachable(Exception):
+    """No server, or none that answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the requests are to be, as asked for."""
+
+    model: str = ""
+    rows: int = 1
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    lengths: Sizes | None = None  # of what has no fixed length, by request
+    is_binary: bool | None = None  # None: where the server takes it
+    bodies: Sequence[bytes] = ()  # as they are
+    headers: tuple[tuple[str, str], ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A route of a server, and the requests for it."""
+
+    address: Address
+    path: str
+    api: str  # in words
+    model: str
+    server: str
+    exchanges: list[Exchange]
+
+
+def find_target(probe: Probe, wanted: Wanted) -> Target:
+    """Look at what the server says about itself, and make requests for it."""
+    address = probe.address
+    about = probe.json("GET", "/v2") if not _is_route(address) else None
+    server = f"{about.get('name', '?')} {about.get('version', '')}" if about else "a server"
+    if _is_route(address):
+        if not wanted.bodies:
+            raise ConfigError(f"{address.url} is one route: --data or --body says what to send it")
+        return Target(address, "", "JSON", wanted.model, server, _as_given(address, "", wanted))
+    if about is None:
+        raise ConfigError(
+            f"{address.url} does not speak v2 (GET /v2); give the URL of a route, with --data"
+        )
+    model = wanted.model or _only_model(probe)
+    if wanted.bodies:
+        path = f"/v1/predict/{model}"
+        return Target(address, path, "plain JSON", model, server, _as_given(address, path, wanted))
+    inputs = _inputs(probe, model, wanted)
+    path = f"/v2/models/{model}/infer"
+    is_binary = wanted.is_binary
+    if is_binary is None:
+        is_binary = "binary_tensor_data" in about.get("extensions", ())
+    exchanges = [
+        (_binary if is_binary else _plain)(address, path, inputs, number, wanted)
+        for number in range(VARIANTS)
+    ]
+    api = "v2 binary" if is_binary else "v2 JSON"
+    return Target(address, path, api, model, server.strip(), exchanges)
+
+
+def _is_route(address: Address) -> bool:
+    """Is the URL a route rather than a server? A server may lie below a path of its own."""
+    return bool(address.path)
+
+
+def _as_given(address: Address, path: str, wanted: Wanted) -> list[Exchange]:
+    return [post(address, path, body, headers=wanted.headers) for body in wanted.bodies]
+
+
+def _only_model(probe: Probe) -> str:
+    status, body = probe.ask("POST", "/v2/repository/index", b"{}")
+    try:
+        told = json.loads(body) if status == 200 else []
+    except ValueError:
+        told = []
+    names = sorted({each["name"] for each in told if each.get("state", "READY") == "READY"})
+    if len(names) == 1:
+        return str(names[0])
+    said = f"it has {', '.join(names)}" if names else "it does not list its models"
+    raise ConfigError(f"{probe.address.url}: which model? {said}", field="--model")
+
+
+def _inputs(probe: Probe, model: str, wanted: Wanted) -> list[TensorInput]:
+    about = probe.json("GET", f"/v2/models/{model}")
+    if about is None:
+        status, body = probe.ask("POST", "/v2/repository/index", b"{}")
+        names = [each["name"] for each in json.loads(body)] if status == 200 else []
+        raise ConfigError(
+            f"{probe.address.url} has no model {model!r} that is ready{nearest(model, names)}",
+            field="--model",
+        )
+    inputs = about.get("inputs", [])
+    known = [each["name"] for each in inputs]
+    for name in wanted.shapes:
+        if name not in known:
+            raise ConfigError(
+                f"{model} has no input {name!r}{nearest(name, known)}", field="--shape"
+            )
+    return [
+        TensorInput.of(each, rows=wanted.rows, shape=wanted.shapes.get(each["name"]))
+        for each in inputs
+    ]
+
+
+def _length(wanted: Wanted, number: int) -> int | None:
+    return None if wanted.lengths is None else int(wanted.lengths[number % len(wanted.lengths)])
+
+
+def _plain(
+    address: Address, path: str, inputs: Sequence[TensorInput], number: int, wanted: Wanted
+) -> Exchange:
+    rng = np.random.default_rng([wanted.seed, 5, number])
+    mark, body = json_body(inputs, f"bench-{number}", rng, _length(wanted, number))
+    return post(address, path, body, mark, headers=wanted.headers)
+
+
+def _binary(
+    address: Address, path: str, inputs: Sequence[TensorInput], number: int, wanted: Wanted
+) -> Exchange:
+    rng = np.random.default_rng([wanted.seed, 5, number])
+    mark, head, body = binary_body(inputs, f"bench-{number}", rng, _length(wanted, number))
+    fields = (*wanted.headers, ("Inference-Header-Content-Length", str(len(head))))
+    kind = "application/octet-stream"
+    return post(address, path, head + body, mark, headers=fields, content_type=kind)
+
+
+def read_bodies(path: Path) -> list[bytes]:
+    """A file of JSON lines, one body each; or one body of JSON over several lines."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", field="--body") from error
+    lines = [line for line in text.splitlines() if line.strip()][:_MANY_BODIES]
+    try:
+        for line in lines:
+            json.loads(line)
+    except ValueError:
+        lines = [text.strip()]
+        try:
+            json.loads(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{path} is neither JSON nor a file of JSON lines: {error}", field="--body"
+            ) from error
+    if not lines:
+        raise ConfigError(f"{path} is empty", field="--body")
+    return lines

@@ -1,0 +1,199 @@
+"""`headway bench` against real servers: ours, slow ones, and ones that break off."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_server import Server
+
+from headway.cli.main import main
+
+MEASURED = (0, 3)  # a busy machine may make a run invalid; it then says so
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    code = main(["bench", *arguments, "--json"])
+    printed = capsys.readouterr().out
+    return code, json.loads(printed) if printed else []
+
+
+QUICK = ("--seconds", "0.5", "--warm-up", "0.1")
+
+
+@pytest.mark.parametrize("form", [(), ("--json-tensors",)])
+def test_an_open_loop_is_made_from_the_models_metadata(
+    server: Server, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    arguments = (server.url, "--model", "double", "--rate", "100", *QUICK, *form)
+    code, [point] = bench(capsys, *arguments)
+    assert code in MEASURED
+    assert point["errors"] == {}
+    assert point["answered"] == point["offered"] > 20
+    assert point["latency_ms"]["p50"]["value"] > 0
+
+
+def test_closed_loops_of_several_sizes(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--model", "double", "--concurrency", "1,4", *QUICK)
+    code, points = bench(capsys, server.url, *arguments)
+    assert code in MEASURED
+    assert [point["connections"] for point in points] == [1, 4]
+    assert all(point["answered"] > 10 and not point["errors"] for point in points)
+
+
+def test_plain_json_and_any_route(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("--rate", "100", *QUICK, "--data", '"word"')
+    code, [point] = bench(capsys, server.url, "--model", "upper", *load)
+    assert code in MEASURED
+    assert not point["errors"]
+    code, [point] = bench(capsys, f"{server.url}/v1/predict/upper", *load)
+    assert code in MEASURED
+    assert not point["errors"]
+
+
+def test_a_file_of_bodies_is_sent_in_turn_and_its_errors_are_counted(
+    server: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bodies.jsonl").write_text('"a"\n1.5\n')
+    arguments = ("--model", "upper", "--rate", "100", "--body", str(tmp_path / "bodies.jsonl"))
+    _, [point] = bench(capsys, server.url, *arguments, *QUICK)
+    [(kind, times)] = point["errors"].items()
+    assert kind.startswith("400")
+    assert abs(times - point["answered"]) <= 1
+
+
+def test_a_table_says_what_was_measured_and_whether_it_is_valid(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", server.url, "--model", "double", "--rate", "50", *QUICK]
+    assert main([*arguments, "--slo-ms", "1000"]) in MEASURED
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"double on {server.url} (headway")
+    assert "poisson 50/s" in printed
+    assert "100.0%" in printed
+    assert "valid" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--rate", "1", "--concurrency", "1"), "one of them"),
+        (("--arrivals", "gamma"), "needs --rate"),
+        (("--arrivals", "gamma:5", "--rate", "5"), "given by --rate"),
+        (("--arrivals", "closed:5,1", "--rate", "5"), "--concurrency"),
+        (("--model", "doubel"), "no model 'doubel'"),
+        ((), "which model? it has arithmetic, double"),
+        (("--model", "double", "--data", "{"), "no JSON"),
+        (("--model", "double", "--data", "1", "--rows", "2"), "--rows"),
+        (("--model", "double", "--shape", "y:1"), "no input 'y'"),
+        (("--body", "/nowhere"), "No such file"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_name(
+    server: Server, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert main(["bench", server.url, *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_said_and_exits_with_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    assert main(["bench", f"http://127.0.0.1:{port}"]) == 1
+    assert "no server listens there" in capsys.readouterr().err
+
+
+def test_a_request_that_the_server_refuses_is_not_sent_a_thousand_times(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", server.url, "--model", "double", "--shape", "x:1"]) == 1
+    assert "the first request failed: 400 input 'x'" in capsys.readouterr().err
+
+
+# ---- servers with a known law
+
+
+@contextmanager
+def tcp_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Each connection in a thread of its own."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        threads = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threads.append(threading.Thread(target=serve, args=(connection,)))
+                threads[-1].start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/any"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+            for thread in threads:
+                thread.join()
+
+
+def answering(seconds: float, answers: int = 10**9) -> Callable[[socket.socket], None]:
+    """Answers each request after so long; hangs up after so many."""
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            for _ in range(answers):
+                if not connection.recv(65_536):
+                    return
+                time.sleep(seconds)
+                try:
+                    connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                except OSError:
+                    return
+
+    return serve
+
+
+def test_a_limit_on_what_is_in_flight_does_not_hide_the_wait(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """200 ms of service, 10 requests/s, one in flight: the n-th waits n × 100 ms (the coordinated
+    omission that others report as 200 ms)."""
+    with tcp_server(answering(0.2)) as url:
+        arguments = ("--data", "1", "--rate", "10", "--arrivals", "constant")
+        code, [point] = bench(
+            capsys, url, *arguments, "--max-in-flight", "1", "--seconds", "3", "--warm-up", "0"
+        )
+    assert code == 3
+    assert point["answered"] == 29
+    assert point["latency_ms"]["max"] >= 0.2e3 + 28 * 0.1e3
+    assert point["saturated"]
+
+
+def test_a_server_that_hangs_up_after_each_answer_is_asked_on_new_connections(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with tcp_server(answering(0.001, answers=1)) as url:
+        load = ("--data", "1", "--concurrency", "2", "--seconds", "1", "--warm-up", "0")
+        _, [point] = bench(capsys, url, *load)
+    assert point["answered"] > 2
+    assert set(point["errors"]) <= {"the server closed the connection", "connection reset by peer"}
+
+
+def test_what_is_not_answered_in_time_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    with tcp_server(answering(0.2)) as url:
+        load = ("--data", "1", "--rate", "40", "--timeout", "0.3", "--max-in-flight", "1")
+        code, [point] = bench(capsys, url, *load, *QUICK)
+    assert code == 3
+    assert point["answered"] < point["offered"]
+    assert set(point["errors"]) <= {"no answer in 0.3 s", "unanswered"}
