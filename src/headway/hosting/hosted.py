@@ -182,9 +182,9 @@ class Served(InUse):
             await self._warm_up(beside)
         self._is_ready = True
 
-    def looks_like(self, other: "Served") -> bool:
+    def looks_like(self, other: Any) -> bool:
         """Are both the same, as far as one can see from outside? Then batch times may be reused."""
-        return self._looks() == other._looks()
+        return isinstance(other, Served) and self._looks() == other._looks()
 
     def _looks(self) -> tuple[object, ...]:
         config = self.config

@@ -11,7 +11,6 @@ from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import ConfigError, HeadwayError
 from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.hosted import Served
-from headway.hosting.managed import ManagedModel
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
@@ -420,7 +419,7 @@ def make_served(
     *,
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
-) -> ManagedModel:
+) -> Served | ServedGenerator:
     """One version of a model, with its observers. `weights`: of the keys' tenants; weights of the
     model's own take precedence."""
     if isinstance(model, LanguageModel):

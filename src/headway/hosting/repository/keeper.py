@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.handles import Stages, Uses
-from headway.hosting.managed import ManagedModel
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
     Registry,
@@ -29,6 +28,9 @@ from headway.hosting.tables import cache_dir_of
 from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Crashed
+
+if TYPE_CHECKING:
+    from headway.hosting.repository.model_keeper import ManagedModel
 
 _log = logging.getLogger(__name__)
 
@@ -298,7 +300,7 @@ class Keeper:
 
     def _made(
         self, config: ModelConfig, version: str, model: AnyModel, origin: ModelOrigin
-    ) -> ManagedModel:
+    ) -> "ManagedModel":
         """The served model, bound to the other models that it calls."""
         self._uses.bind(config.name, model, [*self._models])
         return self._make(config, version, model, origin)

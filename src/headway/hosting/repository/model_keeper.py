@@ -5,7 +5,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from headway.config import ModelConfig
 from headway.core.items import Wait
@@ -26,7 +26,6 @@ from headway.errors import (
     NotReady,
     QueueFull,
 )
-from headway.hosting.managed import ManagedModel
 from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
     Registry,
@@ -43,9 +42,15 @@ from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Crashed, Event
 
+if TYPE_CHECKING:
+    from headway.hosting.generation.served import ServedGenerator
+    from headway.hosting.hosted import Served
+
+    ManagedModel: TypeAlias = Served | ServedGenerator
+
 _log = logging.getLogger(__name__)
 
-MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelOrigin], ManagedModel]
+MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelOrigin], "ManagedModel"]
 _SLOW_LOAD_S = 1.0
 _STATES = {
     VersionState.LOADING: "LOADING",
@@ -333,7 +338,7 @@ class ModelKeeper:
         finally:
             timer.cancel()
 
-    async def _started(self, id_: int, offer: Offer, turn: Turn) -> ManagedModel:
+    async def _started(self, id_: int, offer: Offer, turn: Turn) -> "ManagedModel":
         listing = self._listing
         if listing is None or offer not in listing.offers:
             raise ConfigError("it was changed before it was loaded")
@@ -363,7 +368,7 @@ class ModelKeeper:
         if isinstance(event, Crashed):
             self._crashed(event)
 
-    def _beside(self, served: ManagedModel) -> Beside:
+    def _beside(self, served: "ManagedModel") -> Beside:
         answering = self._life.resolve()
         before = None if answering is None else self._served[answering]
         is_alike = before is not None and before.looks_like(served)
@@ -403,7 +408,7 @@ class ModelKeeper:
         self._life.closed(id_)
         self._tell()
 
-    async def _ended(self, served: ManagedModel, ending: Awaitable[None]) -> bool:
+    async def _ended(self, served: "ManagedModel", ending: Awaitable[None]) -> bool:
         """Wait for the end of a version that no request can find. Its errors do not stop others."""
         try:
             try:
@@ -437,7 +442,7 @@ class ModelKeeper:
             await self._news.wait()
 
 
-def _release(served: ManagedModel) -> None:
+def _release(served: "ManagedModel") -> None:
     """Its weights go now, not when the garbage collector comes round to a batcher's cycles."""
     forget_module(served.model)
     getattr(served.model, "__dict__", {}).clear()

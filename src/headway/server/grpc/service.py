@@ -72,6 +72,7 @@ class Methods:
         self._streams.finish()
 
     async def streams(self, asked: InferCall) -> bool:
+        """Does the model stream? Only a loaded model knows, so it is loaded if necessary."""
         try:
             return (await self._find_or_wake(asked)).streams
         except HeadwayError:  # raised again when it is answered

@@ -3,8 +3,8 @@ streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, NamedTuple, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
@@ -16,6 +16,9 @@ from headway.server.service.event_stream import ToSink
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.inbox import framed
+
+if TYPE_CHECKING:
+    from headway.server.grpc.service import Methods
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # counted for each request's task
@@ -37,22 +40,10 @@ class Chunks(NamedTuple):
     encode: Callable[[Any], bytes]
 
 
-class Answers(Protocol):
-    """The part of the service that streams need. All methods may raise."""
-
-    async def streams(self, asked: InferCall) -> bool:
-        """Whether the model streams. Loads it if necessary: only a loaded model knows."""
-        ...
-
-    async def answer(self, asked: InferCall) -> bytes: ...
-
-    def stream(self, asked: InferCall) -> AbstractAsyncContextManager[Chunks]: ...
-
-
 class Streams:
     """The open ones."""
 
-    def __init__(self, service: Answers, calls: Calls, room: BodyRoom | None = None) -> None:
+    def __init__(self, service: "Methods", calls: Calls, room: BodyRoom | None = None) -> None:
         """`room`: for the requests that have been read; None: no limit."""
         self._service = service
         self._calls = calls
@@ -79,7 +70,7 @@ class Streams:
 class _Stream:
     def __init__(
         self,
-        service: Answers,
+        service: "Methods",
         calls: Calls,
         room: BodyRoom | None,
         context: Any,

@@ -6,44 +6,26 @@ The hot path (a whole request in one read) costs one task and one write, and set
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from headway.errors import Closed
 from headway.wire.application import HttpApplication
-from headway.wire.body_room import BodyRoom
 from headway.wire.connections import client_of
 from headway.wire.headers import WireHeaders
 from headway.wire.http1 import half_close, wire
 from headway.wire.http1.deadline import Deadline
 from headway.wire.http1.exchange import SMALL, Exchange
-from headway.wire.http1.known_heads import Head, KnownHeads
+from headway.wire.http1.known_heads import Head
 from headway.wire.http1.parser import RequestParser
 from headway.wire.http1.received import Phase, Received, RequestRefused, Turn
 from headway.wire.limits import ConnectionLimits
-from headway.wire.read_turns import ReadTurns
-from headway.wire.writes import Writes
+
+if TYPE_CHECKING:
+    from headway.wire.http1.server import HttpServer
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
 _AT_ONCE = 4 * 2**10  # bytes of a read
 _NOTHING = memoryview(b"")
-
-
-class Http1ConnectionOwner(Protocol):
-    """The server that holds the connections."""
-
-    room: BodyRoom
-    turns: ReadTurns  # of connections that send much
-    writes: Writes  # of streams
-    buffer: memoryview  # that all connections read into, one after the other
-    known_heads: KnownHeads
-
-    def opened(self, connection: "Connection", address: str) -> str | None:
-        """Why there is no room for it; None: there is room; "": not even for an answer."""
-        ...
-
-    def closed(self, connection: "Connection", task: asyncio.Task[None] | None) -> None:
-        """The connection is gone. `task` has been cancelled and may still be cleaning up."""
-        ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -75,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         app: HttpApplication,
         config: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
-        owner: Http1ConnectionOwner,
+        owner: "HttpServer",
     ) -> None:
         self._app = app
         self._config = config

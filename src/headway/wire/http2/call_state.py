@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.errors import HeadwayError, QueueFull
 from headway.wire.compression import decompress
 from headway.wire.http2 import heads
 from headway.wire.http2.heads import CallHead, Metadata, Value
 from headway.wire.http2.inbox import Broken, GrpcMessage, MessageInbox, TooLong
-from headway.wire.http2.method import Method, Wire
+from headway.wire.http2.method import Method
 from headway.wire.http2.outbox import Outbox
 from headway.wire.http2.status import Status
 from headway.wire.messages import Pending
+
+if TYPE_CHECKING:
+    from headway.wire.http2.connection import Connection
 
 OPEN_BYTES = 16 * 2**10  # of a message of a method that needs no key: it is a name at most
 WINDOW = 2**20  # bytes that a stream may send ahead of its reader
@@ -57,7 +60,13 @@ class CallState:
     )
 
     def __init__(
-        self, wire: Wire, stream_id: int, head: CallHead, method: Method, window: int, now: float
+        self,
+        wire: "Connection",
+        stream_id: int,
+        head: CallHead,
+        method: Method,
+        window: int,
+        now: float,
     ) -> None:
         self._wire = wire
         self.method = method

@@ -7,7 +7,7 @@ timer and no future. Every mistake of a peer ends its stream or its connection w
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headway.wire.connections import client_of
 from headway.wire.http2 import frames, heads
@@ -17,10 +17,13 @@ from headway.wire.http2.call_state import WINDOW
 from headway.wire.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
 from headway.wire.http2.heads import CallHead, HeadReader
 from headway.wire.http2.joined_writes import GatheringTransport
-from headway.wire.http2.lifetime import RESET_COSTS, Http2ConnectionOwner, Lifetime
+from headway.wire.http2.lifetime import RESET_COSTS, Lifetime
 from headway.wire.http2.method import Method
 from headway.wire.http2.status import CallRefusal, Status
 from headway.wire.limits import ConnectionLimits
+
+if TYPE_CHECKING:
+    from headway.wire.http2.server import H2Server
 
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
@@ -47,7 +50,7 @@ class Connection(Lifetime):
         find: Callable[[str], Method | None],
         config: ConnectionLimits,
         loop: asyncio.AbstractEventLoop,
-        owner: Http2ConnectionOwner,
+        owner: "H2Server",
         *,
         limit_bytes: int,
     ) -> None:

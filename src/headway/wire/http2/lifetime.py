@@ -2,20 +2,19 @@
 and its timers. It knows no frames that come in."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from headway.wire.body_room import BodyRoom
 from headway.wire.http2 import frames
-from headway.wire.http2.budget import Budget, PeerAccount
+from headway.wire.http2.budget import PeerAccount
 from headway.wire.http2.call_state import CallState
 from headway.wire.http2.frames import Code, ConnectionFailed
-from headway.wire.http2.heads import Metadata
 from headway.wire.http2.sending import Sending
 from headway.wire.http2.status import Status
 from headway.wire.limits import ConnectionLimits
-from headway.wire.read_turns import ReadTurns
 from headway.wire.writes import Writes
+
+if TYPE_CHECKING:
+    from headway.wire.http2.server import H2Server
 
 LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
 PING_TIMEOUT_S = 20.0
@@ -23,41 +22,11 @@ RESET_COSTS = 4  # a call that was begun for nothing, or refused
 _ANSWER_EARNS = 8
 
 
-class Http2ConnectionOwner(Protocol):
-    """The server that holds the connections."""
-
-    room: BodyRoom
-    turns: ReadTurns  # of connections that send much
-    writes: Writes  # of streams
-    buffer: memoryview  # that all connections read into, one after the other
-    unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
-
-    @property
-    def admit(self) -> Callable[[str, Metadata], Any] | None:
-        """The caller with this metadata, if it may call the method at this path, or a Refusal; None
-        where every client may."""
-        ...
-
-    def budget_of(self, address: str) -> Budget:
-        """The budget that all connections of one host share."""
-        ...
-
-    def opened(self, connection: "Lifetime", address: str) -> bool:
-        """Whether there is room for one more connection from that host."""
-        ...
-
-    def closed(self, connection: "Lifetime") -> None: ...
-
-    def left(self, task: "asyncio.Task[None]") -> None:
-        """A call's task that has been cancelled, and may still be cleaning up."""
-        ...
-
-
 class Lifetime(Sending):
     """The middle layer of a connection: between the sending half and the receiving half."""
 
     def __init__(
-        self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: Http2ConnectionOwner
+        self, config: ConnectionLimits, loop: asyncio.AbstractEventLoop, owner: "H2Server"
     ) -> None:
         super().__init__(loop)
         self._config = config
