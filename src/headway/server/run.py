@@ -26,7 +26,6 @@ from headway.server.config_changes import changes_of, key_changes_of, merged, we
 from headway.server.cors import CorsApp
 from headway.server.families import admin, cohere, drain, kserve_v1
 from headway.server.families.anthropic import messages
-from headway.server.families.chat_page import handlers as chat_page
 from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.openai import (
     audio,
@@ -42,6 +41,7 @@ from headway.server.families.openai import model_list as model_list
 from headway.server.families.openapi import handlers as openapi
 from headway.server.families.plain import handlers as plain
 from headway.server.families.v2 import handlers as v2
+from headway.server.families.web.handlers import WebPages
 from headway.server.garbage import GarbagePauses
 from headway.server.observing import Observing
 from headway.server.pages import PagesApp
@@ -265,7 +265,6 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         embeddings.EmbeddingsRoutes(inference),
         chat.Chat(inference),
         messages.Messages(inference),
-        chat_page.ChatPage(),
         completions.Completions(inference),
         tokens.Tokens(inference),
         lora_adapters.LoraAdapters(models),
@@ -278,6 +277,7 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         plain_json,
         admin.Admin(models),
         drain.Draining(models.registry),
+        WebPages(models, version=inference.version),
     ]
     rows = [row for family in families for row in family.routes()]
     described = openapi.OpenAPI(models, rows, version=inference.version, has_keys=has_keys)

@@ -1,5 +1,6 @@
 """`GET /chat` in a real browser: a person types, sends, reads, stops, and starts anew."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -78,3 +79,50 @@ def test_what_the_server_refuses_is_shown(page: Page) -> None:
     page.wait_for("document.querySelector('article.error') !== null")
     shown = page.run("document.querySelector('article.error').textContent")
     assert "256" in shown
+
+
+MARKDOWN = """# Head
+
+Some **bold**, *soft* and `code`, a [link](https://example.org/) and a [trap](javascript:alert(1)).
+
+- one
+- two
+  1. inner
+
+> quoted
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```html
+<img src=x onerror="window.hurt = 1">
+```
+<script>window.hurt = 1</script><img src=x onerror="window.hurt = 1">"""
+
+
+def test_markdown_is_shown_and_html_is_not(page: Page) -> None:
+    page.run(f"document.getElementById('talk').append(...markdown({json.dumps(MARKDOWN)}))")
+    tags = "[...document.querySelectorAll('#talk *')].map(each => each.tagName)"
+    shown = set(page.run(tags))
+    assert {"H1", "STRONG", "EM", "CODE", "A", "UL", "OL", "LI", "BLOCKQUOTE", "TABLE"} <= shown
+    assert not shown & {"SCRIPT", "IMG"}
+    assert page.run("[...document.querySelectorAll('#talk a')].map(each => each.href)") == [
+        "https://example.org/"
+    ]
+    assert '<img src=x onerror="window.hurt = 1">' in page.run(
+        "document.querySelector('#talk pre').textContent"
+    )
+    assert page.run("window.hurt") is None
+
+
+def test_hostile_markdown_takes_no_longer_than_others(page: Page) -> None:
+    for text in ("[" * 20_000, "*a" * 20_000, "> " * 300, "`" * 20_000, "  - a\n" * 3_000):
+        assert page.run(f"markdown({json.dumps(text)}).length") >= 0
+
+
+def test_a_system_prompt_goes_first(page: Page) -> None:
+    page.run("document.getElementById('system').value = 'Be short.'")
+    page.run("stop = new AbortController(); messages = [{role: 'user', content: 'Hi'}]")
+    said = page.run("JSON.parse(asked().body).messages")
+    assert [each["role"] for each in said] == ["system", "user"]

@@ -145,3 +145,30 @@ def test_a_key_is_asked_for_and_stays_out_of_the_line_for_a_shell(
     assert (status[:6], answer) == ("200 OK", '"HELLO"')
     assert "$HEADWAY_KEY" in text
     assert SECRET not in text
+
+
+def test_the_first_page_shows_what_is_served_and_leads_to_the_others(
+    browser: Browser, shout: Server
+) -> None:
+    page = Page(browser, f"{shout.url}/")
+    page.wait_for("!document.getElementById('models').hidden")
+    assert page.run("document.getElementById('state').textContent") == "Ready."
+    assert page.run("document.querySelector('#models tbody').textContent") == (
+        "shout/v1/predict/shout"
+    )
+    assert page.run("document.getElementById('chat').hidden")  # it serves no chats
+    page = Page(browser, page.run("document.querySelector('#models a').href"))
+    page.wait_for("document.querySelector('details[open] button.send')")
+    current = "document.querySelector('nav [aria-current]').textContent"
+    assert page.run(current) == "Routes"
+    assert page.mistakes == []
+
+
+def test_a_script_that_gets_into_a_page_does_not_run(browser: Browser, shout: Server) -> None:
+    page = Page(browser, f"{shout.url}/docs")
+    page.wait_for("document.querySelector('#models a')")
+    page.run(
+        "{ const script = document.createElement('script'); script.textContent = 'got = 1'; "
+        "document.body.append(script); }"
+    )
+    assert page.run("typeof got") == "undefined"

@@ -1,95 +1,4 @@
-<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Headway API</title>
-<link rel="icon" href="data:,">
-<style>
-  :root {
-    color-scheme: light dark;
-    --back: #fff; --front: #1c2128; --faint: #5c6672; --line: #d8dee4; --panel: #f6f8fa;
-    --link: #0b5cad; --get: #0a6640; --post: #0b5cad; --bad: #b3261e;
-    --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  }
-  @media (prefers-color-scheme: dark) {
-    :root {
-      --back: #12161b; --front: #e3e8ee; --faint: #9aa6b2; --line: #303841; --panel: #1b2128;
-      --link: #7cb8ff; --get: #6cd49c; --post: #7cb8ff; --bad: #ff8f85;
-    }
-  }
-  * { box-sizing: border-box; }
-  body {
-    margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--back);
-    color: var(--front); font: 16px/1.5 system-ui, sans-serif;
-  }
-  a { color: var(--link); }
-  h1 { margin: 0; font-size: 1.5rem; }
-  h2 { margin: 2rem 0 .5rem; font-size: 1.1rem; }
-  h3 { margin: 1.25rem 0 .25rem; font-size: .95rem; }
-  h2 small, h1 small, p, .faint { color: var(--faint); font-weight: normal; }
-  p { margin: .25rem 0; }
-  code, pre, textarea, .path { font-family: var(--mono); font-size: .85rem; }
-  pre, textarea, input, select, button {
-    border: 1px solid var(--line); border-radius: 6px; background: var(--panel);
-    color: inherit; padding: .5rem;
-  }
-  input, select, button { font: inherit; font-size: .9rem; padding: .35rem .6rem; max-width: 100%; }
-  pre {
-    margin: .25rem 0; overflow: auto; max-height: 24rem; white-space: pre-wrap;
-    overflow-wrap: anywhere;
-  }
-  textarea { display: block; width: 100%; resize: vertical; }
-  #filter { width: 100%; margin-top: 1rem; }
-  details { border: 1px solid var(--line); border-radius: 8px; margin: .4rem 0; }
-  summary {
-    cursor: pointer; padding: .5rem .75rem; display: flex; flex-wrap: wrap; gap: .2rem .75rem;
-    align-items: baseline; list-style: none;
-  }
-  summary::-webkit-details-marker { display: none; }
-  .inside summary::before { content: "▸"; color: var(--faint); }
-  .inside [open] > summary::before { content: "▾"; }
-  summary:hover { background: var(--panel); border-radius: 8px; }
-  .method { font: 700 .75rem var(--mono); width: 3rem; }
-  .get { color: var(--get); } .post { color: var(--post); }
-  .path { overflow-wrap: anywhere; font-weight: 600; }
-  .inside { border-top: 1px solid var(--line); padding: .75rem; }
-  .fields { display: grid; grid-template-columns: minmax(9rem, 14rem) 1fr; gap: .4rem .75rem; }
-  .row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; margin: .5rem 0; }
-  button { cursor: pointer; } button.send { background: var(--link); color: var(--back); }
-  button:disabled { opacity: .5; cursor: default; }
-  .status { font-weight: 600; } .status.bad { color: var(--bad); } .status.good { color: var(--get); }
-  :focus-visible { outline: 2px solid var(--link); outline-offset: 1px; }
-  [hidden] { display: none !important; }
-  @media (max-width: 36rem) { .fields { grid-template-columns: 1fr; } .fields label { margin-top: .4rem; } }
-</style>
-<h1 id="title">Headway</h1>
-<p id="about">Reading the description …</p>
-<p id="models" hidden></p>
-<p>The same for programs: <a href="openapi.json">openapi.json</a></p>
-<form id="door" class="row" hidden>
-  <label for="key">API key</label>
-  <input id="key" type="password" autocomplete="off" required>
-  <button class="send">Show the routes</button>
-  <span id="refused" class="status bad" role="status"></span>
-</form>
-<input id="filter" type="search" placeholder="Filter routes" aria-label="Filter routes" hidden>
-<main id="routes"></main>
-<p id="others" hidden><button id="show">Show</button> <span id="how-many"></span></p>
-<noscript><p>This page needs JavaScript; <a href="openapi.json">openapi.json</a> does not.</p></noscript>
-<script>
-"use strict";
-// Everything shown is set as text, never as HTML. The page asks only the server it came from.
-const base = new URL(".", location.href);
 let api;
-let key = "";  // kept in this page only, until it is left
-
-function make(tag, properties = {}, ...children) {
-  const { className = "", ...rest } = properties;
-  const made = Object.assign(document.createElement(tag), rest);
-  if (className) made.className = className;
-  made.append(...children.filter((each) => each !== null && each !== undefined));
-  return made;
-}
 
 // Text with `code` in it.
 function prose(text) {
@@ -218,7 +127,7 @@ function inside(path, method, operation) {
   const asked = () => request(panel, path, method, body);
   const show = () => { curl.textContent = asCurl(asked()); };
   for (const event of ["input", "change"]) panel.addEventListener(event, show);
-  send.addEventListener("click", () => ask(asked(), { send, stop, status, answer }));
+  send.addEventListener("click", () => perform(asked(), { send, stop, status, answer }));
   panel.append(make("div", { className: "row" }, send, stop, status), answer,
     make("h3", {}, "In a shell"), curl, make("h3", {}, "Answers"));
   for (const [code, response] of Object.entries(operation.responses)) {
@@ -241,8 +150,7 @@ function request(panel, path, method, body) {
     }
   }
   if (body) headers["Content-Type"] = "application/json";
-  if (key) headers.Authorization = `Bearer ${key}`;
-  return { url: new URL(path.slice(1), base).href, method: method.toUpperCase(), headers,
+  return { url: new URL(path.slice(1), base).href, method: method.toUpperCase(), headers: signed(headers),
     body: body ? body.value : undefined };
 }
 
@@ -258,7 +166,7 @@ function asCurl({ url, headers, body, method }) {
   return parts.join(" \\\n  ");
 }
 
-async function ask({ url, ...options }, { send, stop, status, answer }) {
+async function perform({ url, ...options }, { send, stop, status, answer }) {
   const control = new AbortController();
   const started = performance.now();
   stop.onclick = () => control.abort();
@@ -299,37 +207,15 @@ function asJson(text) {
   }
 }
 
-async function describe() {
-  const response = await fetch(new URL("openapi.json", base),
-    key ? { headers: { Authorization: `Bearer ${key}` } } : {});
-  if (response.status === 401) return null;
-  if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
-  return response.json();
-}
-
-// The page itself is open; what it describes may need a key.
-function askForKey() {
-  const door = document.getElementById("door");
-  document.getElementById("about").textContent = "This server asks for an API key.";
-  door.hidden = false;
-  return new Promise((resolve) => {
-    door.onsubmit = (event) => {
-      event.preventDefault();
-      key = document.getElementById("key").value.trim();
-      resolve();
-    };
-  });
-}
-
 // First of all: what this server serves, and where it is called.
 function showModels() {
   const served = api["x-headway-models"] || [];
-  const line = document.getElementById("models");
+  const line = $("models");
   line.append(served.length ? "Serving " : "Serving no model yet.");
   served.forEach((model, n) => {
     const link = make("a", { href: `#${model.operation}` }, model.name);
     link.addEventListener("click", () => {
-      const found = document.getElementById(model.operation);
+      const found = $(model.operation);
       if (found) found.open = true;
     });
     line.append(n ? ", " : "", link);
@@ -339,11 +225,11 @@ function showModels() {
 
 function offerOthers(unanswered, sections) {
   if (!unanswered.length) return;
-  const others = document.getElementById("others");
-  document.getElementById("how-many").textContent =
+  const others = $("others");
+  $("how-many").textContent =
     `${unanswered.length} routes that no model here answers are not shown.`;
   others.hidden = false;
-  document.getElementById("show").addEventListener("click", () => {
+  $("show").addEventListener("click", () => {
     for (const each of unanswered) { each.hidden = false; delete each.dataset.unanswered; }
     for (const section of sections) section.hidden = false;
     others.hidden = true;
@@ -351,18 +237,16 @@ function offerOthers(unanswered, sections) {
 }
 
 async function start() {
-  const about = document.getElementById("about");
+  const about = $("about");
   try {
-    while (!(api = await describe())) {
-      document.getElementById("refused").textContent = key ? "this key is not known" : "";
-      await askForKey();
-    }
+    const answer = await ask("openapi.json");
+    if (!answer.ok) throw new Error(await complaint(answer));
+    api = await answer.json();
   } catch (error) {
     about.textContent = `The description could not be read: ${error.message}`;
     return;
   }
-  document.getElementById("door").hidden = true;
-  const title = document.getElementById("title");
+  const title = $("title");
   title.textContent = `${api.info.title} `;
   title.append(make("small", {}, api.info.version));
   about.textContent = api.info.description || "";
@@ -382,8 +266,8 @@ async function start() {
     return section;
   });
   offerOthers(unanswered, sections);
-  document.getElementById("routes").append(...sections);
-  const filter = document.getElementById("filter");
+  $("routes").append(...sections);
+  const filter = $("filter");
   filter.hidden = false;
   filter.addEventListener("input", () => {
     const words = filter.value.toLowerCase().split(/\s+/);
@@ -395,9 +279,7 @@ async function start() {
       section.hidden = routes.every((each) => each.hidden);
     }
   });
-  const wanted = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const wanted = location.hash && $(decodeURIComponent(location.hash.slice(1)));
   if (wanted) { wanted.open = true; wanted.scrollIntoView(); }
 }
 start();
-</script>
-</html>

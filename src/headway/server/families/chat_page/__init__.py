@@ -1,1 +1,0 @@
-"""`GET /chat`: a page to talk to a language model. One file, which loads nothing else."""

@@ -1,0 +1,1 @@
+"""The pages for people. They have one look, and each is one answer, which loads nothing else."""
