@@ -40,6 +40,7 @@ from headway.server.families.openai import (
 from headway.server.families.openai import model_list as model_list
 from headway.server.families.openapi import handlers as openapi
 from headway.server.families.plain import handlers as plain
+from headway.server.families.responses import responses
 from headway.server.families.v2 import handlers as v2
 from headway.server.families.web.handlers import WebPages
 from headway.server.garbage import GarbagePauses
@@ -265,6 +266,7 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         embeddings.EmbeddingsRoutes(inference),
         chat.Chat(inference),
         messages.Messages(inference),
+        responses.Responses(inference),
         completions.Completions(inference),
         tokens.Tokens(inference),
         lora_adapters.LoraAdapters(models),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, cast
 import msgspec
 from msgspec import Meta
 
+from headway.core.generation.options import GenerationOptions
 from headway.core.generation.sampling import MOST_LOGPROBS
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
@@ -106,6 +107,7 @@ class BegunChat(NamedTuple):
     usage: UsageCount
     ask: Ask
     stream: ServedStream
+    options: GenerationOptions  # with those of the model, where none were asked for
 
 
 async def begin_chat(
@@ -123,7 +125,7 @@ async def begin_chat(
     generation = await _generation(asked, messages, language, fills_context=fills_context)
     usage = UsageCount(1, len(generation.prompts[0]), asked.n)
     stream = cast(ServedStream, served.stream(generation, ask))
-    return BegunChat(language, usage, ask, stream)
+    return BegunChat(language, usage, ask, stream, generation.options)
 
 
 async def _generation(

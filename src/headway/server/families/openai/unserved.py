@@ -1,13 +1,11 @@
 """Routes of other servers that are not served here, and what is instead."""
 
 _CHAT = "/v1/chat/completions"
+_RESPONSES = "/v1/responses with all of the input: no answers are kept"
 _PREDICT = "/v1/predict/{model}/batch"
 # By what follows `/v1/`: the first that fits counts.
 _INSTEAD = {
-    "responses": _CHAT,
-    "conversations": _CHAT,
-    "assistants": _CHAT,
-    "threads": _CHAT,
+    **dict.fromkeys(("responses", "conversations", "assistants", "threads"), _RESPONSES),
     "realtime": _CHAT,
     "batches": f"{_PREDICT}, or headway map for a file",
     "files": f"{_PREDICT}, or headway map for a file",
@@ -44,5 +42,5 @@ def why_unserved(path: str) -> str | None:
     asked = path.removeprefix("/v1/")
     for name, instead in _INSTEAD.items():
         if asked == name or asked.startswith(f"{name}/"):
-            return f"/v1/{name} is not served here; use {instead}. /docs lists all routes"
+            return f"/v1/{asked:.80} is not served here; use {instead}. /docs lists all routes"
     return None
