@@ -9,11 +9,9 @@ import logging
 import math
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headway.errors import DeadlineExceeded, HeadwayError, ModelFailed, NotReady, QueueFull
@@ -26,6 +24,7 @@ _LONG_S = 10.0  # for one user call; then another thread takes the waiting calls
 _MOST_STUCK = 4  # threads with a call that does not return
 _RETRY_S = 10.0  # callers are asked to retry after this, when all are stuck
 _HAND_OVER_S = 0.001  # results within this time cross back to the loop together
+_UNUSED_S = 10.0  # then the thread ends
 _MOST_TOGETHER = 64  # values for `Many`; more would keep the first of them waiting
 
 Kind: TypeAlias = Literal["prepare", "finish"]
@@ -42,7 +41,7 @@ class _Task(NamedTuple):
 
 
 class CallbackThread:
-    """Starts its thread with the first task; stops it with `stop`, or when it is unused.
+    """Starts its thread with the first task. The thread ends after `stop`, or when it is unused.
 
     A call that takes long keeps its thread, and another one goes on with the waiting calls: up to
     a number of threads, beyond which calls are refused until one comes back.
@@ -54,11 +53,16 @@ class CallbackThread:
         self._max_waiting = max_waiting
         self._limit_s = math.inf if limit_s is None else limit_s
         self._long_s = min(_LONG_S, self._limit_s)
-        self._tasks = _Tasks()
-        self._stuck: list[_Thread] = []
+        self._changed = threading.Condition()  # its lock guards all that follows
+        # Calls of callers that left are removed. Answers go first.
+        self._waiting: dict[Kind, OrderedDict[_Future, _Task]] = {
+            "finish": OrderedDict(),
+            "prepare": OrderedDict(),
+        }
+        self._runner: _Runner | None = None  # takes the waiting calls
+        self._stuck: list[_Runner] = []
         self._watched_by: asyncio.AbstractEventLoop | None = None  # its timer looks
         self._is_stopped = False
-        weakref.finalize(self, self._tasks.wake.put, False).atexit = False
 
     @property
     def is_stuck(self) -> bool:
@@ -69,7 +73,11 @@ class CallbackThread:
         """Raise QueueFull if too many calls wait, NotReady if all threads hang."""
         if self.is_stuck:
             raise self._not_ready()
-        if len(self._tasks) >= self._max_waiting:
+        runner = self._runner
+        count = sum(map(len, self._waiting.values()))
+        if runner is not None:
+            count += len(runner.current) + len(runner.done)
+        if count >= self._max_waiting:
             raise QueueFull(
                 f"{self._max_waiting} callers are in `prepare` or `finish` already",
                 limit=self._max_waiting,
@@ -92,12 +100,11 @@ class CallbackThread:
             self.check_room()
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        with self._tasks.lock:
-            if self._tasks.thread is None:
+        with self._changed:
+            if self._runner is None:
                 self._start_thread()
-            self._tasks.add(_Task(kind, function, value, future, many))
-            if self._is_stopped:  # results of the last batches are still to be finished
-                self._tasks.stop_thread()
+            self._waiting[kind][future] = _Task(kind, function, value, future, many)
+            self._changed.notify()
             if self._watched_by is None or not self._watched_by.is_running():
                 self._watch(loop)
         timer = None
@@ -110,166 +117,71 @@ class CallbackThread:
             if timer is not None:
                 timer.cancel()
             if future.cancelled() or timer is not None:
-                self._tasks.discard(kind, future)
+                with self._changed:
+                    self._waiting[kind].pop(future, None)
 
     def stop(self) -> None:
         """End the thread after all waiting calls. Later calls get a thread that ends again."""
-        with self._tasks.lock:
+        with self._changed:
             self._is_stopped = True
-            if self._tasks.thread is not None:
-                self._tasks.stop_thread()
+            self._changed.notify()
 
     def _start_thread(self) -> None:
         """Raises NotReady."""
         if self._is_full():
             raise self._not_ready()
-        thread = _Thread()
-        # It references the tasks only, so that an unused batcher can be garbage collected.
-        start_thread(_work, self._tasks, thread, name=self._name)
-        self._tasks.thread = thread
+        runner = _Runner()
+        start_thread(self._work, runner, name=self._name)
+        self._runner = runner
 
-    # ---- calls that do not return
+    # ---- in the thread
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Under the lock: call `look` when a call that begins now has taken too long."""
-        self._watched_by = loop
-        loop.call_later(self._long_s, _look_after, weakref.ref(self), loop)
-
-    def look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs regularly while there are calls, in the loop of one of the callers."""
-        with self._tasks.lock:
-            if self._watched_by is loop:
-                self._watched_by = None
-            self._stuck = [thread for thread in self._stuck if not thread.is_over]
-            now = time.monotonic()
-            thread = self._tasks.thread
-            if thread is not None and thread.is_calling(since=now - self._long_s):
-                self._replace(thread)
-            for stuck in self._stuck:
-                if stuck.is_calling(since=now - self._limit_s):
-                    text = f"did not come back within {self._limit_s:g} s"
-                    _hand_over([(t, ModelFailed(f"{t.kind} {text}")) for t in stuck.current])
-            if (len(self._tasks) or self._stuck) and self._watched_by is None:
-                self._watch(loop)
-
-    def _replace(self, thread: "_Thread") -> None:
-        """Under the lock: replace a stuck thread. Another one takes the waiting calls."""
-        _log.error("%s: a call has not come back within %g s", self._name, self._long_s)
-        thread.is_replaced = True
-        self._stuck.append(thread)
-        self._tasks.thread = None
-        done, thread.done = thread.done, []
+    def _work(self, runner: "_Runner") -> None:
         try:
-            self._start_thread()
-            self._tasks.wake.put(True)
-            if self._is_stopped:
-                self._tasks.stop_thread()
-        except NotReady as error:
-            done += [
-                (task, NotReady(str(error), retry_after_s=_RETRY_S)) for task in self._tasks.clear()
-            ]
-        _hand_over(done)
+            while self._has_work(runner):
+                self._serve(runner)  # apart: no caller's value is kept while it waits
+        finally:
+            runner.is_over = True
 
-    def _is_full(self) -> bool:
-        return sum(not thread.is_over for thread in self._stuck) >= _MOST_STUCK
+    def _has_work(self, runner: "_Runner") -> bool:
+        """Wait for a call. False: the thread ends."""
+        with self._changed:
+            while self._runner is runner and not any(self._waiting.values()):
+                if self._is_stopped or not self._changed.wait(_UNUSED_S):
+                    self._runner = None
+            return self._runner is runner
 
-    def _not_ready(self) -> NotReady:
-        return NotReady(
-            f"{_MOST_STUCK} calls of `prepare` or `finish` have not come back within "
-            f"{self._long_s:g} s",
-            retry_after_s=_RETRY_S,
-        )
+    def _serve(self, runner: "_Runner") -> None:
+        """Run calls until none waits."""
+        results: list[Any] = []
+        while True:
+            done, tasks = self._next(runner, results)
+            _hand_over(done)
+            if not tasks:
+                return
+            results = _results_of(tasks)
 
-
-def _look_after(owner: "weakref.ref[CallbackThread]", loop: asyncio.AbstractEventLoop) -> None:
-    found = owner()
-    if found is not None:
-        found.look(loop)
-
-
-def _expire(future: _Future, kind: Kind) -> None:
-    if not future.done():
-        future.set_exception(DeadlineExceeded(f"the deadline passed before `{kind}` was done"))
-
-
-class _Thread:
-    """What one thread is doing. Guarded by the tasks' lock."""
-
-    def __init__(self) -> None:
-        self.current: list[_Task] = []  # in user code now …
-        self.since = 0.0  # … from here on
-        self.done: list[tuple[_Task, Any]] = []  # not handed over yet …
-        self.hand_over_at = math.inf  # … until then
-        self.is_replaced = False
-        self.is_over = False
-
-    def is_calling(self, *, since: float) -> bool:
-        return bool(self.current) and self.since <= since
-
-
-class _Tasks:
-    """The waiting calls, and the thread that takes them. Calls of callers that left are removed."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.thread: _Thread | None = None
-        # True: there are tasks; False: end. A SimpleQueue: the garbage collector may put an end,
-        # wherever that finds its thread, and must not need a lock.
-        self.wake: SimpleQueue[bool] = SimpleQueue()
-        self._finishes: OrderedDict[_Future, _Task] = OrderedDict()  # these go first
-        self._prepares: OrderedDict[_Future, _Task] = OrderedDict()
-        self._is_awake = False  # a thread will look for tasks before it sleeps
-
-    def __len__(self) -> int:
-        waiting, thread = len(self._finishes) + len(self._prepares), self.thread
-        return waiting if thread is None else waiting + len(thread.current) + len(thread.done)
-
-    def add(self, task: _Task) -> None:
-        """Add a task. Under the lock."""
-        self._of(task.kind)[task.future] = task
-        if not self._is_awake:
-            self._is_awake = True
-            self.wake.put(True)
-
-    def discard(self, kind: Kind, future: _Future) -> None:
-        with self.lock:
-            self._of(kind).pop(future, None)
-
-    def clear(self) -> list[_Task]:
-        """Under the lock: no thread will serve the waiting calls."""
-        cleared = [*self._finishes.values(), *self._prepares.values()]
-        self._finishes.clear()
-        self._prepares.clear()
-        self._is_awake = False
-        return cleared
-
-    def stop_thread(self) -> None:
-        """Under the lock: end the thread once no call is left."""
-        self.wake.put(False)
-        self.thread = None
-
-    def next(
-        self, thread: _Thread, results: list[Any]
+    def _next(
+        self, runner: "_Runner", results: list[Any]
     ) -> tuple[list[tuple[_Task, Any]], list[_Task]]:
         """The results to hand over, and the next tasks: one, or several together. `results`: of
         the thread's current tasks."""
-        with self.lock:
+        with self._changed:
             now = time.monotonic()
-            if not thread.done:
-                thread.hand_over_at = thread.since + _HAND_OVER_S
-            thread.done += zip(thread.current, results, strict=True)
-            thread.current = [] if thread.is_replaced else self._take()
-            thread.since = now
+            if not runner.done:
+                runner.hand_over_at = runner.since + _HAND_OVER_S
+            runner.done += zip(runner.current, results, strict=True)
+            runner.current = self._take() if self._runner is runner else []
+            runner.since = now
             done: list[tuple[_Task, Any]] = []
             # (Out of the count before it is handed over: a caller may be back at once.)
-            if not thread.current or now >= thread.hand_over_at:
-                done, thread.done = thread.done, []
-            return done, thread.current
+            if not runner.current or now >= runner.hand_over_at:
+                done, runner.done = runner.done, []
+            return done, runner.current
 
     def _take(self) -> list[_Task]:
-        waiting = self._finishes or self._prepares
+        waiting = self._waiting["finish"] or self._waiting["prepare"]
         if not waiting:
-            self._is_awake = False
             return []
         tasks = [waiting.popitem(last=False)[1]]
         many = tasks[0].many
@@ -279,27 +191,74 @@ class _Tasks:
             tasks.append(waiting.popitem(last=False)[1])
         return tasks
 
-    def _of(self, kind: Kind) -> OrderedDict[_Future, _Task]:
-        return self._finishes if kind == "finish" else self._prepares
+    # ---- calls that do not return
 
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Under the lock: look again when a call that begins now has taken too long."""
+        self._watched_by = loop
+        loop.call_later(self._long_s, self._look, loop)
 
-def _work(tasks: _Tasks, thread: _Thread) -> None:
-    try:
-        while not thread.is_replaced and tasks.wake.get():
-            _serve(tasks, thread)  # a function of its own: no caller's value is kept while waiting
-    finally:
-        thread.is_over = True
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs regularly while there are calls, in the loop of one of the callers."""
+        with self._changed:
+            if self._watched_by is loop:
+                self._watched_by = None
+            self._stuck = [runner for runner in self._stuck if not runner.is_over]
+            now = time.monotonic()
+            runner = self._runner
+            if runner is not None and runner.is_calling(since=now - self._long_s):
+                self._replace(runner)
+            for stuck in self._stuck:
+                if stuck.is_calling(since=now - self._limit_s):
+                    text = f"did not come back within {self._limit_s:g} s"
+                    _hand_over([(t, ModelFailed(f"{t.kind} {text}")) for t in stuck.current])
+            runs = self._runner is not None and self._runner.current
+            if (runs or self._stuck or any(self._waiting.values())) and self._watched_by is None:
+                self._watch(loop)
 
-
-def _serve(tasks: _Tasks, thread: _Thread) -> None:
-    """Run tasks until none is left."""
-    results: list[Any] = []
-    while True:
-        done, some = tasks.next(thread, results)
+    def _replace(self, runner: "_Runner") -> None:
+        """Under the lock: replace a stuck thread. Another one takes the waiting calls."""
+        _log.error("%s: a call has not come back within %g s", self._name, self._long_s)
+        self._stuck.append(runner)
+        self._runner = None
+        done, runner.done = runner.done, []
+        try:
+            self._start_thread()
+        except NotReady as error:
+            for waiting in self._waiting.values():
+                refused = NotReady(str(error), retry_after_s=_RETRY_S)
+                done += [(task, refused) for task in waiting.values()]
+                waiting.clear()
         _hand_over(done)
-        if not some:
-            return
-        results = _results_of(some)
+
+    def _is_full(self) -> bool:
+        return sum(not runner.is_over for runner in self._stuck) >= _MOST_STUCK
+
+    def _not_ready(self) -> NotReady:
+        return NotReady(
+            f"{_MOST_STUCK} calls of `prepare` or `finish` have not come back within "
+            f"{self._long_s:g} s",
+            retry_after_s=_RETRY_S,
+        )
+
+
+def _expire(future: _Future, kind: Kind) -> None:
+    if not future.done():
+        future.set_exception(DeadlineExceeded(f"the deadline passed before `{kind}` was done"))
+
+
+class _Runner:
+    """What one thread is doing."""
+
+    def __init__(self) -> None:
+        self.current: list[_Task] = []  # in user code now …
+        self.since = 0.0  # … from here on
+        self.done: list[tuple[_Task, Any]] = []  # not handed over yet …
+        self.hand_over_at = math.inf  # … until then
+        self.is_over = False
+
+    def is_calling(self, *, since: float) -> bool:
+        return bool(self.current) and self.since <= since
 
 
 def _results_of(tasks: list[_Task]) -> list[Any]:
