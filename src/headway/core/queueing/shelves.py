@@ -7,6 +7,7 @@ item when the turn of a slot comes, the charge is given back.
 """
 
 import bisect
+from collections import deque
 from typing import Any, Final, TypeAlias
 
 from headway.core.items import Item, key_of
@@ -16,29 +17,13 @@ SLACK: Final = 64  # slots and items of left callers that are kept before cleani
 
 
 class Flow:
-    """One tenant's items on one shelf, oldest first; some may have left.
+    """One tenant's items on one shelf, oldest first; some may have left."""
 
-    Most flows hold one item: the first is kept in the flow itself, and a list only if more come.
-    """
-
-    __slots__ = (
-        "_rest",
-        "_start",
-        "first",
-        "gone",
-        "has_gaps",
-        "length",
-        "spent",
-        "tenant",
-        "unused",
-    )
+    __slots__ = ("gone", "has_gaps", "items", "spent", "tenant", "unused")
 
     def __init__(self, tenant: TenantAccount) -> None:
         self.tenant = tenant
-        self.first: Item | None = None
-        self._rest: list[Item] | None = None  # the items behind the first, …
-        self._start = 0  # … from this index on; earlier ones were served
-        self.length = 0  # items, including those that have left
+        self.items: deque[Item] = deque()
         self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots used up by an item that ran out of turn
@@ -47,86 +32,32 @@ class Flow:
     @property
     def is_over(self) -> bool:
         """No item waits, and no slot is left."""
-        return self.length == self.gone and not self.unused and not self.spent
-
-    def append(self, item: Item) -> None:
-        self.length += 1
-        if self.first is None:
-            self.first = item
-        elif self._rest is None:
-            self._rest = [item]
-        else:
-            self._rest.append(item)
-
-    def pop(self) -> Item:
-        """Remove and return the first item."""
-        item = self.first
-        assert item is not None, "no item is here"
-        self.length -= 1
-        if self._rest is None:
-            self.first = None
-        else:
-            self._move_up(self._rest)
-        return item
-
-    def pop_many(self, count: int) -> list[Item]:
-        """Remove and return the first `count` items; there are enough."""
-        rest = self._rest
-        if rest is None or count == 1:
-            return [self.pop()]
-        assert self.first is not None, "no item is here"
-        more = count - 1
-        taken = [self.first, *rest[self._start : self._start + more]]
-        self.length -= count
-        self._start += more
-        self._move_up(rest)
-        return taken
-
-    def _move_up(self, rest: list[Item]) -> None:
-        """The first item has left: the next one becomes the first."""
-        start = self._start
-        if start == len(rest):
-            self.first = self._rest = None
-            self._start = 0
-            return
-        self.first = rest[start]
-        start += 1
-        if start >= SLACK and 2 * start >= len(rest):
-            del rest[:start]
-            start = 0
-        self._start = start
+        return len(self.items) == self.gone and not self.unused and not self.spent
 
     def oldest(self, live: dict[int, Item]) -> Item | None:
         """The first waiting item; items before it that have left are cleared."""
-        while (item := self.first) is not None:
-            if key_of(item) in live:
-                return item
-            self.pop()
+        items = self.items
+        while items:
+            if key_of(items[0]) in live:
+                return items[0]
+            items.popleft()
             self.gone -= 1
         return None
 
     def newest(self, live: dict[int, Item]) -> Item | None:
         """The last waiting item; items after it that have left are cleared."""
-        rest = self._rest
-        while rest is not None and len(rest) > self._start:
-            if key_of(rest[-1]) in live:
-                return rest[-1]
-            rest.pop()
-            self.length -= 1
+        items = self.items
+        while items:
+            if key_of(items[-1]) in live:
+                return items[-1]
+            items.pop()
             self.gone -= 1
-        return self.oldest(live)
+        return None
 
     def clean(self, live: dict[int, Item]) -> None:
         """Forget the items that have left."""
-        first, rest = self.first, self._rest
-        items = [] if first is None else [first]
-        if rest is not None:
-            items += rest[self._start :]
-        waiting = [each for each in items if key_of(each) in live]
-        self.first = waiting[0] if waiting else None
-        self._rest = waiting[1:] or None
-        self.length = len(waiting)
-        self._start = self.gone = 0
+        self.items = deque([each for each in self.items if key_of(each) in live])
+        self.gone = 0
 
 
 # A slot: key, id of the item that took it, tag, charged rows. Slots are ordered by key, then by
@@ -176,7 +107,7 @@ class Shelf:
         elif flow.tenant is not tenant:  # its account was closed and opened again meanwhile
             flow.tenant = tenant
         rows = item.rows
-        flow.append(item)
+        flow.items.append(item)
         self.items += 1
         self.rows += rows
         if item.size > self.largest:
@@ -229,7 +160,7 @@ class Shelf:
                 break
             if not rows:
                 shares.advance(slot[2])
-            flow.pop()
+            flow.items.popleft()
             del live[key_of(item)]
             taken.append(item)
             rows += item.rows
@@ -271,7 +202,7 @@ class Shelf:
             self.rows += 1
             self._clear(slot, flow)
         else:
-            flow.pop()
+            flow.items.popleft()
             if slot[3] != 1:
                 self._shares.charge(flow.tenant, 1 - slot[3])
         flow.has_gaps = bool(flow.gone or flow.unused or flow.spent)
@@ -287,7 +218,7 @@ class Shelf:
         flow = self.flows[item.tenant]
         flow.has_gaps = True
         flow.gone += 1
-        if flow.gone > flow.length // 2 + SLACK:
+        if flow.gone > len(flow.items) // 2 + SLACK:
             flow.clean(self._live)
         if ran:
             flow.spent += 1

@@ -39,8 +39,11 @@ def _serve(
         return _serve_each(shelves, most, shares, live)
     slots, flows = first.cut(most)
     shares.leave(flows[0].tenant, len(slots))
-    taken = flows[0].pop_many(len(slots))
-    for item in taken:
+    items = flows[0].items
+    taken: list[Item] = []
+    for _ in slots:
+        item = items.popleft()
+        taken.append(item)
         del live[key_of(item)]
     return taken
 
@@ -58,7 +61,7 @@ def _serve_each(
             continue
         slots, flows = shelf.cut(count)
         for index, flow in enumerate(flows):
-            item = shelf.serve(slots[index], flow) if flow.has_gaps else flow.pop()
+            item = shelf.serve(slots[index], flow) if flow.has_gaps else flow.items.popleft()
             if item is None:
                 continue
             taken.append(item)
