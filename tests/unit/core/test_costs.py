@@ -415,13 +415,13 @@ def test_two_workers_that_share_a_device_are_not_blamed_on_the_size_in_use(
     costs = Costs(256, CostTable(rows, sizes, times, errors=errors))
     for turn in range(400):
         best = costs.best_rows(264)
-        assert best == 256, f"after {turn} batches"
+        rate, of_largest = best / seconds(best, 264), 256 / seconds(256, 264)
+        assert rate >= 0.98 * of_largest, f"after {turn} batches"
         costs.observe(best, 264, (1.0 if turn < 2 else 1.9) * seconds(best, 264))
-    assert costs.predict(256, 264) == pytest.approx(1.9 * seconds(256, 264), rel=0.01)
+    assert costs.predict(best, 264) == pytest.approx(1.9 * seconds(best, 264), rel=0.01)
 
 
 def test_a_wrong_probe_is_mended_although_batches_vary_much() -> None:
-    """Chance alone takes them further off than a shared device would: each counts all the same."""
 
     def learned(seed: int) -> float:
         rng = random.Random(seed)
@@ -431,7 +431,7 @@ def test_a_wrong_probe_is_mended_although_batches_vary_much() -> None:
 
         errors = tuple(ratio() - 1.0 for _ in range(30))
         costs = Costs(64, CostTable((1, 64), None, ((0.005,), (0.008,)), errors=errors))
-        for _ in range(200):
+        for _ in range(400):
             costs.observe(1, 0, 0.005 * ratio())
             costs.observe(64, 0, 0.016 * ratio())
         one_s, many_s = costs.predict(1), costs.predict(64)

@@ -11,8 +11,6 @@ from headway.core.items import Batch
 from headway.core.queueing.running import Running
 
 _RATE = 0.1  # the weight of the newest batch in its worker's slowness; at first, the mean of all
-_KNOWN = 4  # batches that each worker must have run before workers are compared
-_KNOWN_STEADY = 1  # the same, if batches of one size always take the same time
 _OUTLIER = 2.0  # one batch changes the slowness by no more than this factor
 _OVERDUE = 0.1  # an overdue batch is expected to run on for this part of the time it has run
 _FAR = 2  # batches per worker: in a longer queue there is work for the slow workers, too
@@ -51,7 +49,7 @@ class Pool:
         ratio = min(max(ran_s / usual_s / known, 1 / _OUTLIER), _OUTLIER)
         self._times[number] = known * (1.0 + max(_RATE, 1.0 / seen) * (ratio - 1.0))
         least = min(self._seen.get(each, 0) for each in self._running.numbers)
-        if least < _KNOWN and (least < _KNOWN_STEADY or not self._costs.is_steady):
+        if not least:  # a worker that has run no batch is not compared
             return False
         times = [self._times.get(each, 1.0) for each in self._running.numbers]
         mean = math.exp(sum(map(math.log, times)) / len(times))

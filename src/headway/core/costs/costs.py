@@ -29,13 +29,8 @@ from headway.core.costs.sizes import (
 )
 from headway.core.costs.table import CostTable
 
-_PROBED_SAMPLES = 50  # a probe counts as this many observations, …
-_UNSTEADY_SAMPLES = 5  # … or as this many if the times of equal batches vary
-_STEADY = 0.05  # up to this spread, the times of equal batches count as constant
-_GUESSED_SAMPLES = 4  # a value interpolated between two cells counts as this many observations
-_SCALE_RATE = 0.05  # the weight of the newest observation in the scale of all times, …
-_LATELY_RATE = 0.25  # … and in the recent ratio of observed to predicted times
-_ALL_OFF = 0.1  # if that ratio is off by more than this and the spread, no single size is corrected
+_PROBED_SAMPLES = 50  # a probe counts as this many observations
+_SCALE_RATE = 0.05  # the weight of the newest observation in the scale of all times
 _OUTLIER = 2.0  # one observation is clipped to this factor of the prediction
 _STRAYS_KNOWN = 16  # observed variations after which they replace the table's spread
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup, …
@@ -70,7 +65,6 @@ class Costs:
         self._observed = 0
         self.version = 0  # grows whenever the curves derived from the cells are discarded
         self._scale = 1.0  # the factor between present times and the cells, for all sizes
-        self._lately = 1.0  # the recent ratio of observed to predicted times
         self._curve: list[float | None] = []  # for size 0: items do not vary in size
         self._curve_by_size: dict[int, list[float | None]] = {}
         self._points_by_size: dict[int, Points] = {}
@@ -91,13 +85,12 @@ class Costs:
         self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
         self._errors = Errors(table.errors)
-        samples = _PROBED_SAMPLES if self.is_steady else _UNSTEADY_SAMPLES
         self._cells = {
-            (table.rows[i], j): Cell(seconds, samples, self._observed, was_probed=True)
+            (table.rows[i], j): Cell(seconds, _PROBED_SAMPLES, self._observed, was_probed=True)
             for i, row in enumerate(table.seconds)
             for j, seconds in enumerate(row)
         }
-        self._scale = self._lately = 1.0
+        self._scale = 1.0
         self._curves.clear()
         self._forget_derived()
 
@@ -146,11 +139,6 @@ class Costs:
         if len(self._strays) >= _STRAYS_KNOWN:
             return sorted(self._strays)[len(self._strays) // 2]
         return (self.error_at(84.0) - self.error_at(16.0)) / 2
-
-    @property
-    def is_steady(self) -> bool:
-        """Do equal batches always take about the same time?"""
-        return self.spread < _STEADY
 
     def margin_s(self, rows: int, size: int = 0) -> float:
         """The seconds to add so that a prediction holds at the configured percentile."""
@@ -245,9 +233,7 @@ class Costs:
             # A machine that slows down is slow at every size. If only the size in use were
             # corrected, other sizes would look better than they are, and be chosen instead.
             self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
-            if not self._are_all_off(at, j):
-                self._refine(at, j, rows, size, seconds, predicted)
-            self._lately += _LATELY_RATE * (ratio - self._lately)
+            self._refine(at, j, rows, size, seconds, predicted)
         self._ran_s += seconds
         self._observed += 1
         is_news = is_trial or self._cells[at, j].samples == TRUSTED_SAMPLES
@@ -255,18 +241,6 @@ class Costs:
             self._curves.clear()
         if is_news or self._observed % _REBUILD_EVERY == 0:
             self._forget_derived()
-
-    def _are_all_off(self, at: int, j: int) -> bool:
-        """Has the whole model become slower or faster since this size was probed?
-
-        (For example, because another worker shares its device now.) Then the observation says
-        nothing about this size. Differences within the usual spread are chance.
-        """
-        cell = self._cells.get((at, j))
-        if cell is None or not cell.was_probed:
-            return False
-        off = abs(self._lately - 1.0)
-        return off > _ALL_OFF and off > self.spread
 
     def _refine(
         self, at: int, j: int, rows: int, size: int, seconds: float, predicted: float | None
@@ -279,8 +253,8 @@ class Costs:
         cell = self._cells.get((at, j))
         if cell is None:
             known, samples = at_cell, 0
-            if predicted is not None and at == rows:
-                known, samples = predicted / self._scale, _GUESSED_SAMPLES
+            if predicted is not None and at == rows:  # between two known cells
+                known, samples = predicted / self._scale, TRUSTED_SAMPLES
             cell = self._cells[at, j] = Cell(known, samples, 0)
         if cell.last_s:
             self._strays.append(abs(at_cell / cell.last_s - 1.0))
