@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 from headway.cli import bench_flags as read
 from headway.cli import simulate_flags as flags
 from headway.cli.health import DEFAULT_URL
+from headway.cli.simulate_scenarios import naming
 from headway.errors import ConfigError
 from headway.lab import workload
+from headway.loadgen.against import in_turns, ratios
+from headway.loadgen.against import told as compared
 from headway.loadgen.connection import Refused, opener
 from headway.loadgen.driver import MAX_IN_FLIGHT, Driver, Tick
 from headway.loadgen.exchange import Address
 from headway.loadgen.report import Point, table, to_json
+from headway.loadgen.search import Objective, Search
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing, swept
 from headway.loadgen.target import Probe, Target, Unreachable, Wanted, find_target, read_bodies
 
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 
 NOT_VALID = 3
 _USUAL_CONNECTIONS = (1, 8, 64)
+_SECONDS, _FIND_S = 10.0, 3.0
+_BUDGET_S = 58.0  # of --find
+_FIRST_CONNECTIONS, _FIRST_S, _FIRST_SHARE = 64, 1.0, 0.7
+_ROUNDS = 5  # of --against
 _MANY_LENGTHS = 4096
 
 _DESCRIPTION = """\
@@ -36,6 +44,8 @@ Measure a server under load: any that speaks KServe v2 or takes JSON.
   headway bench URL --model minilm --rate 200    an open loop: 200 requests/s, independent
   headway bench URL --rate 50:400:50             a sweep; it stops at what the server can do
   headway bench URL --concurrency 1,8,64         closed loops: each connection waits for its answer
+  headway bench URL --find 'p99<=50ms,errors<=0.1%'      the highest rate with which this holds
+  headway bench URL --rate 200 --against http://other:8000      two servers, in turns
   headway bench URL --arrivals trace:azure.csv --rate 200      recorded times, stretched to 200/s
   headway bench http://host/my/route --data '{"text": "hello"}' --rate 50      any JSON route
 
@@ -47,8 +57,9 @@ wait, and had this client room. If not, it says why, and exits with 3. Errors ar
 a failed request has no latency.
 """
 _EXIT = """\
-exit codes: 0 measured; 1 the server cannot be reached, or refuses the first request; 2 a flag is
-wrong; 3 not a valid measurement (of a sweep: no point is valid, or the client had no room)
+exit codes: 0 measured; 1 the server cannot be reached, or refuses the first request, or no rate
+meets what --find asks; 2 a flag is wrong; 3 not a valid measurement (of a sweep: no point is valid,
+or the client had no room)
 """
 
 _HELP = {
@@ -56,8 +67,11 @@ _HELP = {
     "--rate": "requests due in a second: a number, several (50,100) or a sweep (50:400:50)",
     "--arrivals": "the law of their times, as for headway simulate, without a rate: poisson "
     "(default), constant, gamma, mmpp, …, or trace:FILE",
+    "--find": "the highest rate that meets limits of p50, p90, p99, mean, max or errors",
+    "--precision": "of what --find finds; default 3 %%",
+    "--against": "another server, under the same load in turns",
     "--concurrency": "closed loops of so many connections, e.g. 1,8,64",
-    "--seconds": "how long each point is measured; default 10",
+    "--seconds": "how long each point is measured; default 10, of --find 3",
     "--warm-up": "seconds of the same load before that; default 1",
     "--rows": "rows of each request; default 1",
     "--shape": "the shape of an input, where the metadata leaves it open; may be repeated",
@@ -99,7 +113,10 @@ def add_parser(commands: "Commands") -> None:
     add("--rate", type=read.rates, default=(), metavar="R|A:B:STEP")
     add("--arrivals", type=flags.arrivals, metavar="LAW")
     add("--concurrency", type=read.counts, default=(), metavar="N,…")
-    add("--seconds", type=flags.positive, default=10.0, metavar="S")
+    add("--find", metavar="LIMITS")
+    add("--precision", type=flags.positive, default=3.0, metavar="PERCENT")
+    add("--against", metavar="URL")
+    add("--seconds", type=flags.positive, metavar="S")
     add("--warm-up", type=flags.not_negative, default=1.0, metavar="S")
     add("--rows", type=flags.count(65_536), default=1, metavar="N")
     add("--shape", type=read.shape, action="append", default=[], metavar="INPUT:N,N")
@@ -121,23 +138,112 @@ def add_parser(commands: "Commands") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    law = _law(arguments)
+    if arguments.seconds is None:
+        arguments.seconds = _FIND_S if arguments.find else _SECONDS
+    law, probe, wanted = _law(arguments), _probe(arguments, arguments.url), _wanted(arguments)
+    objective = None
+    if arguments.find:
+        with naming("--find"):
+            objective = Objective.parse(arguments.find)
     try:
-        target = find_target(_probe(arguments), _wanted(arguments))
-        points = list(_points(arguments, target, law))
+        target = find_target(probe, wanted)
+        with _progress(arguments) as progress, _driver(arguments, target, progress) as driver:
+            bench = _bench(arguments, driver, target, law)
+            if objective is not None:
+                return _find(arguments, bench, target, objective, progress)
+            if arguments.against:
+                other = find_target(_probe(arguments, arguments.against), wanted)
+                with _driver(arguments, other, progress) as second:
+                    theirs = _bench(arguments, second, other, law)
+                    return _compare(arguments, (bench, target), (theirs, other), progress)
+            points = list(_points(arguments, bench, progress))
     except (Unreachable, Refused) as error:
         print(f"headway: {error}", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps([to_json(point) for point in points], indent=2, allow_nan=False))
+        _print_json([to_json(point) for point in points])
     else:
-        what = f"{target.model} on " if target.model else ""
-        print(
-            f"{what}{arguments.url} ({target.server}, {target.api}), {arguments.seconds:g} s after "
-            f"{arguments.warm_up:g} s of warm-up, seed {arguments.seed}\n"
-        )
-        print(table(points, _slo_s(arguments)))
+        print(f"{_title(arguments, target)}\n\n{table(points, _slo_s(arguments))}")
     return exit_code(points)
+
+
+def _find(
+    arguments: argparse.Namespace,
+    bench: Bench,
+    target: Target,
+    objective: Objective,
+    progress: "Progress",
+) -> int:
+    def probe(rate: float, seed: int) -> Point:
+        progress.label = f"{bench.law.kind} {rate:.4g}/s"
+        lost = max(50.0, 3 * rate * objective.longest_s)
+        return bench.at_rate(
+            rate,
+            seed=arguments.seed + seed,
+            stop_when=lambda tick: tick.in_flight > lost,
+        )
+
+    search = Search(
+        probe,
+        objective,
+        text=arguments.find,
+        precision=arguments.precision / 100,
+        budget_s=max(_BUDGET_S, 12 * bench.timing.end_s),
+        probe_s=bench.timing.end_s,
+    )
+    progress.label = "throughput in a closed loop"
+    closed = bench.driver.closed_loop(_FIRST_CONNECTIONS, _FIRST_S)
+    found = search.run(_FIRST_SHARE * len(closed.due_s) / _FIRST_S)
+    if arguments.json:
+        _print_json({"search": found.to_json(), "probes": [to_json(each) for each in found.probes]})
+    else:
+        print(f"{_title(arguments, target)}\n\n{table(found.probes, _slo_s(arguments))}")
+        print(f"\n{found.told()}")
+    if not found.had_room:
+        return NOT_VALID
+    return 1 if found.rate_rps is None else 0
+
+
+def _compare(
+    arguments: argparse.Namespace,
+    ours: tuple[Bench, Target],
+    theirs: tuple[Bench, Target],
+    progress: "Progress",
+) -> int:
+    def in_round(bench: Bench, number: int) -> Point:
+        progress.label = f"round {number + 1} of {_ROUNDS}, {bench.url}"
+        if arguments.rate:
+            return bench.at_rate(arguments.rate[0], seed=arguments.seed + number)
+        return bench.with_connections(arguments.concurrency[0])
+
+    pairs = in_turns(
+        lambda number: in_round(ours[0], number),
+        lambda number: in_round(theirs[0], number),
+        _ROUNDS,
+    )
+    found = ratios(*pairs)
+    if arguments.json:
+        told = [{"figure": r.name, "ratio": r.value, "low": r.low, "high": r.high} for r in found]
+        measured = [to_json(each) for each in (*pairs[0], *pairs[1])]
+        _print_json({"second_over_first": told, "points": measured})
+    else:
+        for points, (_, target) in zip(pairs, (ours, theirs), strict=True):
+            print(f"{_title(arguments, target)}\n\n{table(points, _slo_s(arguments))}\n")
+        print(compared(found, ours[1].address.url, theirs[1].address.url))
+    is_valid = all(point.summary.is_valid for points in pairs for point in points)
+    return 0 if is_valid else NOT_VALID
+
+
+def _title(arguments: argparse.Namespace, target: Target) -> str:
+    what = f"{target.model} on " if target.model else ""
+    return (
+        f"{what}{target.address.url} ({target.server}, {target.api}), {arguments.seconds:g} s "
+        f"after {arguments.warm_up:g} s of warm-up, seed {arguments.seed}"
+    )
+
+
+def _print_json(told: object) -> None:
+    print(json.dumps(told, indent=2, allow_nan=False))
 
 
 def exit_code(points: list[Point]) -> int:
@@ -149,32 +255,37 @@ def exit_code(points: list[Point]) -> int:
     return NOT_VALID if wrong or not is_any_valid else 0
 
 
-def _points(arguments: argparse.Namespace, target: Target, law: ArrivalLaw) -> Iterator[Point]:
-    with _progress(arguments) as progress:
-        connect = opener(target.address, _tls(arguments))
-        timing = Timing(arguments.seconds, arguments.warm_up, arguments.timeout)
-        with Driver(
-            connect,
-            target.exchanges,
-            timeout_s=arguments.timeout,
-            max_in_flight=arguments.max_in_flight,
-            on_tick=progress.tick,
-        ) as driver:
-            driver.try_once()
-            bench = Bench(
-                driver, law, timing, arguments.seed, _slo_s(arguments), target.address.url
-            )
+def _points(arguments: argparse.Namespace, bench: Bench, progress: "Progress") -> Iterator[Point]:
+    def at_rate(rate: float) -> Point:
+        progress.label = f"{bench.law.kind} {rate:g}/s"
+        return bench.at_rate(rate)
 
-            def at_rate(rate: float) -> Point:
-                progress.label = f"{law.kind} {rate:g}/s"
-                return bench.at_rate(rate)
+    yield from swept(arguments.rate, at_rate)
+    if arguments.rate:
+        return
+    for connections in arguments.concurrency or _USUAL_CONNECTIONS:
+        progress.label = f"{connections} in a closed loop"
+        yield bench.with_connections(connections)
 
-            yield from swept(arguments.rate, at_rate)
-            if arguments.rate:
-                return
-            for connections in arguments.concurrency or _USUAL_CONNECTIONS:
-                progress.label = f"{connections} in a closed loop"
-                yield bench.with_connections(connections)
+
+@contextmanager
+def _driver(
+    arguments: argparse.Namespace, target: Target, progress: "Progress"
+) -> Iterator[Driver]:
+    with Driver(
+        opener(target.address, _tls(arguments, target.address)),
+        target.exchanges,
+        timeout_s=arguments.timeout,
+        max_in_flight=arguments.max_in_flight,
+        on_tick=progress.tick,
+    ) as driver:
+        driver.try_once()
+        yield driver
+
+
+def _bench(arguments: argparse.Namespace, driver: Driver, target: Target, law: ArrivalLaw) -> Bench:
+    timing = Timing(arguments.seconds, arguments.warm_up, arguments.timeout)
+    return Bench(driver, law, timing, arguments.seed, _slo_s(arguments), target.address.url)
 
 
 # ---- flags
@@ -183,8 +294,12 @@ def _points(arguments: argparse.Namespace, target: Target, law: ArrivalLaw) -> I
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.rate and arguments.concurrency:
         raise ConfigError("--rate is an open loop, --concurrency a closed one: one of them")
-    if arguments.arrivals is not None and not arguments.rate:
+    if arguments.arrivals is not None and not (arguments.rate or arguments.find):
         raise ConfigError("needs --rate", field="--arrivals")
+    if arguments.find and (arguments.rate or arguments.concurrency or arguments.against):
+        raise ConfigError("finds the rate itself, on one server", field="--find")
+    if arguments.against and len((*arguments.rate, *arguments.concurrency)) != 1:
+        raise ConfigError("needs one load: --rate or --concurrency", field="--against")
     if arguments.data is not None and arguments.body is not None:
         raise ConfigError("--data and --body both say what to send: one of them")
     made = {"--shape": arguments.shape, "--lengths": arguments.lengths}
@@ -236,12 +351,13 @@ def _headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
     return (*key, *arguments.header)
 
 
-def _probe(arguments: argparse.Namespace) -> Probe:
-    return Probe(Address.parse(arguments.url), _headers(arguments), _tls(arguments))
+def _probe(arguments: argparse.Namespace, url: str) -> Probe:
+    address = Address.parse(url)
+    return Probe(address, _headers(arguments), _tls(arguments, address))
 
 
-def _tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    if not arguments.url.startswith("https:"):
+def _tls(arguments: argparse.Namespace, address: Address) -> ssl.SSLContext | None:
+    if not address.is_tls:
         return None
     try:
         context = ssl.create_default_context(cafile=arguments.ca)

@@ -5,10 +5,11 @@ and neither can a limit on what is in flight.
 """
 
 import gc
+import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Tick(NamedTuple):
     elapsed_s: float
     answered: int
     failed: int
-    in_flight: int
+    in_flight: int  # due and not answered
 
 
 class Driver:
@@ -70,7 +71,13 @@ class Driver:
             if kind == UNANSWERED or (kind[:1] != "5" and not kind.startswith("429")):
                 raise Refused(f"the first request failed: {kind}")
 
-    def open_loop(self, due: Times, *, last_s: float | None = None) -> Samples:
+    def open_loop(
+        self,
+        due: Times,
+        *,
+        last_s: float | None = None,
+        stop_when: Callable[[Tick], bool] | None = None,
+    ) -> Samples:
         """Requests leave when they are due (seconds from now, ascending), on a free connection or
         a new one. What is unanswered at `last_s` (absent: the last due moment and the timeout)
         stays unanswered."""
@@ -85,8 +92,12 @@ class Driver:
                 self._send_due(sent, times, start, now)
                 if now >= next_tick:
                     next_tick += _TICK_S
-                    self._tick(sent, start, now)
-                self._poll(sent, next_tick if not times else start + times[0], again=False)
+                    tick = self._tick(sent, start, now, times)
+                    if stop_when is not None and stop_when(tick):
+                        break
+                has_place = bool(self._free) or sent.in_flight < self._max_in_flight
+                next_due = start + times[0] if times and has_place else math.inf
+                self._poll(sent, min(next_tick, next_due), again=False)
             for each in self._under_way():
                 self._fail(sent, each, UNANSWERED, math.inf)
             for at in times:
@@ -194,12 +205,15 @@ class Driver:
         else:
             self._free.append(connection)
 
-    def _tick(self, sent: Sent, start: float, now: float) -> None:
+    def _tick(self, sent: Sent, start: float, now: float, due: Iterable[float] = ()) -> Tick:
         for connection in self._under_way():
             if now - connection.due > self._timeout_s:
                 self._fail(sent, connection, f"no answer in {self._timeout_s:g} s", now)
+        overdue = sum(1 for _ in itertools.takewhile(lambda at: start + at <= now, due))
+        tick = Tick(now - start, len(sent.done), sent.errors, sent.in_flight + overdue)
         if self._on_tick is not None:
-            self._on_tick(Tick(now - start, len(sent.done), sent.errors, sent.in_flight))
+            self._on_tick(tick)
+        return tick
 
     def _under_way(self) -> list[Connection]:
         return [each for each in self._connections.values() if each.is_busy]

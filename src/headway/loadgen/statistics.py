@@ -46,6 +46,7 @@ class Summary:
     busy: float
     waiting: float
     in_flight: float  # the mean
+    has_room: bool  # the client had: the server was measured
     is_saturated: bool  # it answers less than is due, or more and more wait
     good: float | None = None  # the share that was answered within the SLO; None: there is none
     faults: tuple[str, ...] = field(default_factory=tuple)  # why the figures cannot be believed
@@ -63,66 +64,70 @@ class Summary:
         return self.failed / self.offered if self.offered else 0.0
 
 
-def open_summary(
-    samples: Samples, begin_s: float, end_s: float, *, slo_s: float | None = None
-) -> Summary:
-    """Of the requests that were due between two moments of an open loop."""
-    due = samples.due_between(begin_s, end_s)
-    seconds = end_s - begin_s
-    done = samples.done_between(begin_s, end_s)
-    answered_rps = float(done.is_ok.sum()) / seconds
-    offered_rps = len(due.due_s) / seconds
-    refused_rps = float((~done.is_ok).sum()) / seconds
-    slope, error = drift(samples, begin_s, end_s)
-    growth = slope * seconds
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that counts, in seconds from its start."""
+
+    begin_s: float
+    end_s: float
+    slo_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+def open_summary(samples: Samples, window: Window) -> Summary:
+    """Of the requests of an open loop that were due in the window."""
+    due = samples.due_between(window.begin_s, window.end_s)
+    done = samples.done_between(window.begin_s, window.end_s)
+    offered_rps = len(due.due_s) / window.seconds
+    left_rps = len(done.due_s) / window.seconds  # answered or refused
+    slope, error = drift(samples, window)
+    growth = slope * window.seconds
     is_growing = slope - error > 0 and growth > max(10.0, 0.01 * len(due.due_s))
-    lag = (offered_rps - answered_rps - refused_rps) * seconds
-    is_behind = answered_rps + refused_rps < _HELD * offered_rps and lag > 10.0
-    faults = _client_faults(due, is_open=True)
-    if not due.is_ok.any():
-        faults.append("no request was answered")
-    if is_behind and is_growing:
+    faults = []
+    if is_growing and left_rps < _HELD * offered_rps:
+        answered_rps = float(done.is_ok.sum()) / window.seconds
         faults.append(f"the rate was not held: {answered_rps:.6g}/s is what it can")
     elif is_growing:
         faults.append(f"more and more requests wait: {growth:.0f} over the run")
-    return _summary(due, samples, begin_s, end_s, slo_s, answered_rps, faults, is_growing)
+    client = _client_faults(due, is_open=True)
+    return _summary(due, samples, window, (client, faults), is_saturated=is_growing)
 
 
-def closed_summary(
-    samples: Samples, begin_s: float, end_s: float, *, slo_s: float | None = None
-) -> Summary:
-    """Of the requests that were answered between two moments of a closed loop."""
-    done = samples.done_between(begin_s, end_s)
-    answered_rps = float(done.is_ok.sum()) / (end_s - begin_s)
-    faults = _client_faults(done, is_open=False)
-    if not done.is_ok.any():
-        faults.append("no request was answered")
-    return _summary(done, samples, begin_s, end_s, slo_s, answered_rps, faults, False)
+def closed_summary(samples: Samples, window: Window) -> Summary:
+    """Of the requests of a closed loop that were answered in the window."""
+    done = samples.done_between(window.begin_s, window.end_s)
+    client = _client_faults(done, is_open=False)
+    return _summary(done, samples, window, (client, []), is_saturated=False)
 
 
 def _summary(
     counted: Samples,
     samples: Samples,
-    begin_s: float,
-    end_s: float,
-    slo_s: float | None,
-    answered_rps: float,
-    faults: list[str],
+    window: Window,
+    faults: tuple[list[str], list[str]],  # the client's, the server's
+    *,
     is_saturated: bool,
 ) -> Summary:
     latencies = counted.latencies_s
     begun = counted.due_s[counted.is_ok | np.isinf(counted.done_s)]
     offered, ok = len(counted.due_s), int(counted.is_ok.sum())
+    client, server = faults
+    if not ok:
+        server = [*server, "no request was answered"]
     good = None
-    if slo_s is not None:
-        good = float((latencies <= slo_s).sum()) / offered if offered else 0.0
-    moments = np.linspace(begin_s, end_s, 200)
+    if window.slo_s is not None:
+        good = float((latencies <= window.slo_s).sum()) / offered if offered else 0.0
+    moments = np.linspace(window.begin_s, window.end_s, 200)
+    done = samples.done_between(window.begin_s, window.end_s)
     return Summary(
-        seconds=end_s - begin_s,
+        seconds=window.seconds,
         offered=offered,
-        offered_rps=offered / (end_s - begin_s),
+        offered_rps=offered / window.seconds,
         answered=ok,
-        answered_rps=answered_rps,
+        answered_rps=float(done.is_ok.sum()) / window.seconds,
         errors=counted.errors,
         mean_s=float(latencies.mean()) if len(latencies) else math.nan,
         percentiles_s={each: percentile(latencies, begun, each) for each in PERCENTILES},
@@ -131,9 +136,10 @@ def _summary(
         busy=samples.room.busy,
         waiting=samples.room.waiting,
         in_flight=float(in_flight_at(samples, moments).mean()),
+        has_room=not client,
         is_saturated=is_saturated,
         good=good,
-        faults=tuple(faults),
+        faults=(*client, *server),
     )
 
 
@@ -153,11 +159,11 @@ def _client_faults(samples: Samples, *, is_open: bool) -> list[str]:
     return faults
 
 
-def drift(samples: Samples, begin_s: float, end_s: float) -> tuple[float, float]:
+def drift(samples: Samples, window: Window) -> tuple[float, float]:
     """By how much the number in flight grows a second, and half its 95 % interval."""
-    moments = np.linspace(begin_s, end_s, _BLOCKS * 20, endpoint=False)
+    moments = np.linspace(window.begin_s, window.end_s, _BLOCKS * 20, endpoint=False)
     means = in_flight_at(samples, moments).reshape(_BLOCKS, -1).mean(axis=1)
-    x = (np.arange(_BLOCKS) - (_BLOCKS - 1) / 2) * (end_s - begin_s) / _BLOCKS
+    x = (np.arange(_BLOCKS) - (_BLOCKS - 1) / 2) * window.seconds / _BLOCKS
     slope = float(x @ means / (x @ x))
     residual = means - means.mean() - slope * x
     deviation = math.sqrt(float(residual @ residual) / (_BLOCKS - 2) / float(x @ x))

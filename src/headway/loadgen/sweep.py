@@ -8,9 +8,9 @@ import numpy as np
 from headway.errors import ConfigError
 from headway.lab import workload
 from headway.lab.workload import Times
-from headway.loadgen.driver import Driver
+from headway.loadgen.driver import Driver, Tick
 from headway.loadgen.report import Point
-from headway.loadgen.statistics import closed_summary, open_summary
+from headway.loadgen.statistics import Window, closed_summary, open_summary
 
 _MANY = 20_000_000  # requests of one point
 
@@ -55,6 +55,9 @@ class Timing:
     def end_s(self) -> float:
         return self.warm_s + self.seconds
 
+    def window(self, slo_s: float | None) -> Window:
+        return Window(self.warm_s, self.end_s, slo_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -67,18 +70,26 @@ class Bench:
     slo_s: float | None = None
     url: str = ""
 
-    def at_rate(self, rate_rps: float, *, seed: int | None = None) -> Point:
+    def at_rate(
+        self,
+        rate_rps: float,
+        *,
+        seed: int | None = None,
+        stop_when: Callable[[Tick], bool] | None = None,
+    ) -> Point:
+        """`stop_when`: the point is lost anyway; what is not answered by then never is."""
         timing = self.timing
         seed = self.seed if seed is None else seed
         due = self.law.due(rate_rps, timing.end_s, seed)
-        samples = self.driver.open_loop(due, last_s=timing.end_s + timing.drain_s)
-        summary = open_summary(samples, timing.warm_s, timing.end_s, slo_s=self.slo_s)
+        last_s = timing.end_s + timing.drain_s
+        samples = self.driver.open_loop(due, last_s=last_s, stop_when=stop_when)
+        summary = open_summary(samples, timing.window(self.slo_s))
         return Point(f"{self.law.kind} {rate_rps:g}/s", rate_rps, None, summary, self.url)
 
     def with_connections(self, connections: int) -> Point:
         timing = self.timing
         samples = self.driver.closed_loop(connections, timing.end_s)
-        summary = closed_summary(samples, timing.warm_s, timing.end_s, slo_s=self.slo_s)
+        summary = closed_summary(samples, timing.window(self.slo_s))
         return Point(f"{connections} in a closed loop", None, connections, summary, self.url)
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from headway.loadgen.room import ClientRoom
 from headway.loadgen.samples import Samples, error_of
-from headway.loadgen.statistics import closed_summary, drift, open_summary, percentile, quantile
+from headway.loadgen.statistics import (
+    Window,
+    closed_summary,
+    drift,
+    open_summary,
+    percentile,
+    quantile,
+)
 
 ROOM = ClientRoom(busy=0.1, waiting=0.0)
 
@@ -31,7 +38,7 @@ def steady(rate: float, seconds: float, took_s: float, **more):
 
 
 def test_a_steady_run_is_valid_and_has_its_rate_and_its_latency() -> None:
-    summary = open_summary(steady(100, 11, 0.02), 1.0, 11.0, slo_s=0.03)
+    summary = open_summary(steady(100, 11, 0.02), Window(1.0, 11.0, 0.03))
     assert summary.faults == ()
     assert summary.offered == summary.answered == 1000
     assert summary.answered_rps == pytest.approx(100, rel=0.01)
@@ -43,7 +50,7 @@ def test_a_steady_run_is_valid_and_has_its_rate_and_its_latency() -> None:
 def test_a_server_that_does_less_than_is_due_is_saturated() -> None:
     due = np.arange(0.0, 11.0, 0.01)
     done = np.arange(1, len(due) + 1) / 80  # 80/s, in order
-    summary = open_summary(samples(due, np.maximum(0.001, done - due)), 1.0, 11.0)
+    summary = open_summary(samples(due, np.maximum(0.001, done - due)), Window(1.0, 11.0))
     assert summary.is_saturated
     assert summary.answered_rps == pytest.approx(80, rel=0.02)
     assert "80" in summary.faults[0]
@@ -56,14 +63,14 @@ def test_a_busy_queue_that_does_not_grow_is_not_saturated() -> None:
     for at in due:  # one server, 8.5 ms each: 85 % load
         end = max(end, at) + 0.0085
         took.append(end - at)
-    summary = open_summary(samples(due, np.array(took)), 1.0, float(due[-1]))
+    summary = open_summary(samples(due, np.array(took)), Window(1.0, float(due[-1])))
     assert not summary.is_saturated
     assert summary.is_valid
 
 
 def test_drift_is_the_growth_a_second_of_what_is_in_flight() -> None:
     due = np.arange(0.0, 10.0, 0.01)
-    slope, error = drift(samples(due, np.full(len(due), math.inf)), 0.0, 10.0)
+    slope, error = drift(samples(due, np.full(len(due), math.inf)), Window(0.0, 10.0))
     assert slope == pytest.approx(100, rel=0.01)
     assert error < 1
 
@@ -73,7 +80,7 @@ def test_what_was_never_answered_lifts_the_percentiles() -> None:
     took = np.full(len(due), 0.02)
     took[::20] = math.inf
     found = samples(due, took, kind=np.isinf(took).astype(np.uint8))
-    summary = open_summary(found, 0.0, 10.0)
+    summary = open_summary(found, Window(0.0, 10.0))
     assert summary.percentiles_s[90.0].value == pytest.approx(0.02)
     assert summary.percentiles_s[99.0].value == math.inf
     assert summary.failed == 50
@@ -84,7 +91,7 @@ def test_refused_requests_are_errors_by_kind_and_have_no_latency() -> None:
     kind = np.zeros(len(due), np.uint8)
     kind[::4] = 1
     took = np.where(kind, 5.0, 0.02)
-    summary = open_summary(samples(due, took, kind=kind), 0.0, 10.0)
+    summary = open_summary(samples(due, took, kind=kind), Window(0.0, 10.0))
     assert summary.errors == {"503 queue_full": 250}
     assert summary.max_s == pytest.approx(0.02)
     assert summary.error_share == 0.25
@@ -101,7 +108,7 @@ def test_refused_requests_are_errors_by_kind_and_have_no_latency() -> None:
 def test_a_client_without_room_makes_a_run_invalid(
     late: float, room: ClientRoom, fault: str
 ) -> None:
-    summary = open_summary(steady(100, 10, 0.02, late=late, room=room), 0.0, 10.0)
+    summary = open_summary(steady(100, 10, 0.02, late=late, room=room), Window(0.0, 10.0))
     assert len(summary.faults) == 1
     assert fault in summary.faults[0]
 
@@ -109,8 +116,8 @@ def test_a_client_without_room_makes_a_run_invalid(
 def test_nothing_answered_is_no_measurement() -> None:
     due = np.arange(0.0, 2.0, 0.01)
     found = samples(due, np.full(len(due), 0.01), kind=np.ones(len(due), np.uint8))
-    assert not open_summary(found, 0.0, 2.0).is_valid
-    assert not closed_summary(found, 0.0, 2.0).is_valid
+    assert not open_summary(found, Window(0.0, 2.0)).is_valid
+    assert not closed_summary(found, Window(0.0, 2.0)).is_valid
 
 
 def test_a_percentile_has_an_interval_once_there_are_enough_samples() -> None:
