@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli import simulate_flags as flags
-from headway.cli import simulate_generation
+from headway.cli import simulate_fleet, simulate_generation
 from headway.cli.simulate_scenarios import Composing, check_batch_sizes, naming, points_of
 from headway.core.policy import Compose, Order
+from headway.errors import ConfigError
 from headway.lab import report
 from headway.lab.profiles import NOISE_LAWS, Noise
 from headway.lab.report import Result
@@ -110,6 +111,11 @@ examples:
     headway simulate --arrivals poisson --load 0.7 --latency 4,0 --token-ms 0.004 \\
         --lengths lognormal:64,1,512 --max-batch-cost 16384 --policy auto \\
         --compose dp --compose fifo
+
+  four servers behind a router, one of them three times slower; and a number that follows the load:
+    headway simulate --arrivals poisson --load 0.5 --latency 5,0.05 --replicas 1,1,1,3
+    headway simulate --arrivals diurnal:2000 --latency 50,2 --replicas 2 --autoscale 1,20 \\
+        --route finish --plot fleet.png
 """
 
 
@@ -126,6 +132,7 @@ def add_parser(commands: "Commands") -> None:
     _add_truth(parser)
     _add_lengths(parser)
     simulate_generation.add_flags(parser, flags.lengths)
+    simulate_fleet.add_flags(parser)
     _add_limits(parser)
     _add_world(parser)
     _add_runs(parser)
@@ -188,6 +195,11 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.generate and arguments.replicas is not None:
+        raise ConfigError("not with --replicas", field="--generate")
+    if arguments.replicas is not None:
+        return simulate_fleet.run(arguments)
+    simulate_fleet.check_unused(arguments)
     if arguments.generate:
         return simulate_generation.run(arguments)
     arguments.requests = arguments.requests or _REQUESTS

@@ -94,7 +94,7 @@ def _spread(result: Result) -> dict[str, object]:
 
 
 def _range(values: Sequence[float]) -> str:
-    return f"{_short(float(np.mean(values)))} ({_short(min(values))} to {_short(max(values))})"
+    return f"{short(float(np.mean(values)))} ({short(min(values))} to {short(max(values))})"
 
 
 def _number(value: float | None) -> float | None:
@@ -131,7 +131,7 @@ def _row(result: Result, *, has_slo: bool, has_lengths: bool) -> list[str]:
     lengths = []
     if has_lengths:
         name = f"{name}, {result.compose}"
-        lengths = [_short(outcome.long_p99_s * 1e3), f"{outcome.padding_waste:.1%}"]
+        lengths = [short(outcome.long_p99_s * 1e3), f"{outcome.padding_waste:.1%}"]
     times = (outcome.mean_s, *(outcome.percentile_s(percent) for percent in (50, 95, 99, 100)))
     outcomes = (outcome, *result.others)
     seeds = [
@@ -141,19 +141,19 @@ def _row(result: Result, *, has_slo: bool, has_lengths: bool) -> list[str]:
     return [
         "-" if result.load is None else f"{result.load:.3g}",
         name,
-        *(_short(seconds * 1e3) for seconds in times),
-        _short(outcome.mean_batch),
-        _short(outcome.throughput_rps),
+        *(short(seconds * 1e3) for seconds in times),
+        short(outcome.mean_batch),
+        short(outcome.throughput_rps),
         *(seeds if result.others else []),
         *lengths,
-        *([_short(outcome.goodput_rps(result.slo_s))] if has_slo else []),
+        *([short(outcome.goodput_rps(result.slo_s))] if has_slo else []),
         str(outcome.dropped),
         _shares(outcome.fire_reasons)
         + ("stuck: no batch is ever full" if outcome.is_stuck else ""),
     ]
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
@@ -179,7 +179,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def check_plot(path: Path) -> None:
     """Raise ConfigError for an unsupported file type, before the work begins."""
-    supported = _new_figure(1, 1).canvas.get_supported_filetypes()
+    supported = new_figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix.lstrip(".").lower() not in supported:
         raise ConfigError(f"{path}: not a picture; end it with .png, .svg or .pdf")
     if not path.parent.is_dir():
@@ -188,7 +188,7 @@ def check_plot(path: Path) -> None:
 
 def plot_loads(results: Sequence[Result], path: Path, *, title: str) -> None:
     """Latency against load, p99 and mean, the policies side by side."""
-    figure = _new_figure(11, 4.8)
+    figure = new_figure(11, 4.8)
     tail, mean = figure.subplots(1, 2)
     for axes, name, percent in ((tail, "p99", 99), (mean, "mean", None)):
         for i, policy in enumerate(_policies(results)):
@@ -206,28 +206,28 @@ def plot_loads(results: Sequence[Result], path: Path, *, title: str) -> None:
         _use_plain_decades(axes, "y")
         axes.set_xlim(left=0)
     _legend(mean)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def plot_point(results: Sequence[Result], path: Path, *, title: str) -> None:
     """One load: how the latencies are spread, and how the first recorded policy adapted."""
     recorded = next((result for result in results if result.outcome.fired), None)
-    figure = _new_figure(12 if recorded else 8, 6)
+    figure = new_figure(12 if recorded else 8, 6)
     grid = figure.add_gridspec(4, 2 if recorded else 1, width_ratios=[1, 1.2] if recorded else [1])
     _draw_distribution(figure.add_subplot(grid[:, 0]), results)
     if recorded:
         panels = [figure.add_subplot(grid[i, 1]) for i in range(4)]
         _draw_adaptation(panels, recorded.outcome)
         panels[0].set_title(f"{recorded.policy}, over time")
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def plot_adaptation(outcome: Outcome, path: Path, *, title: str) -> None:
     """Offered rate, batch size and cap, linger and cap, and queue, over time. Needs a record."""
-    figure = _new_figure(10, 7)
+    figure = new_figure(10, 7)
     panels = figure.subplots(4, 1)
     _draw_adaptation(list(panels), outcome)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def _draw_distribution(axes: "Axes", results: Sequence[Result]) -> None:
@@ -321,7 +321,7 @@ def _use_plain_decades(axes: "Axes", name: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _new_figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -332,7 +332,7 @@ def _new_figure(width: float, height: float) -> "Figure":
     return figure
 
 
-def _save(figure: "Figure", path: Path, title: str) -> None:
+def save(figure: "Figure", path: Path, title: str) -> None:
     figure.suptitle(title, fontsize="medium")
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)

@@ -186,7 +186,7 @@ def test_mistakes_end_the_process_with_2() -> None:
 def test_help_explains_and_ends_with_examples() -> None:
     done = headway("simulate", "--help")
     assert done.returncode == 0
-    assert done.stdout.count("    headway simulate --arrivals") == 3
+    assert done.stdout.count("    headway simulate --arrivals") == 5
     for word in ("poisson:RATE", "window:MS", "oracle", "--slo-ms"):
         assert word in done.stdout
 
@@ -290,3 +290,49 @@ def test_a_mistake_about_lengths_is_named(
     assert out == ""
     assert len(err.splitlines()) == 1
     assert told in err
+
+
+# ---- replicas
+
+FLEET = ("--arrivals", "poisson", "--load", "0.5", *MODEL, "--replicas", "1,1,3")
+
+
+def test_replicas_are_compared_by_route() -> None:
+    found = results(*FLEET)
+    assert [each["route"] for each in found] == ["round-robin", "random", "two-choices", "finish"]
+    by_turns, *_, finish = found
+    assert finish["p99_ms"] < by_turns["p99_ms"] / 2
+    assert len(finish["shares"]) == 3
+    assert (finish["dropped"], finish["sent_again"]) == (0, 0)
+    table = headway("simulate", *FLEET, "--route", "finish", "--lose-s", "0.05")
+    assert table.returncode == 0, table.stderr
+    assert "auto, finish" in table.stdout
+
+
+def test_a_fleet_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "fleet.png"
+    more = ("--autoscale", "1,6", "--cold-start-s", "2", "--route", "finish")
+    done = headway("simulate", *FLEET, *more, "--plot", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (("--route", "finish"), "--route"),
+        (("--autoscale", "1,2"), "--autoscale"),
+        (("--replicas", "2", "--workers", "2"), "--workers"),
+        (("--replicas", "2", "--seeds", "2"), "--seeds"),
+        (("--replicas", "2", "--policy", "oracle"), "--policy"),
+        (("--replicas", "2", "--target-wait-ms", "5"), "--target-wait-ms"),
+        (("--replicas", "2", "--autoscale", "3,1"), "--autoscale"),
+        (("--replicas", "2", "--generate"), "--generate"),
+    ],
+)
+def test_flags_that_do_not_fit_replicas_are_refused_by_name(
+    flags: tuple[str, ...], name: str
+) -> None:
+    done = headway("simulate", "--arrivals", "poisson:100", *MODEL, *flags)
+    assert done.returncode == 2
+    assert name in done.stderr
