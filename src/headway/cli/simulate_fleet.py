@@ -160,7 +160,8 @@ def _fleet(arguments: argparse.Namespace, route: Route, usual_wait_s: float) -> 
     autoscale, wait_ms = None, arguments.target_wait_ms
     if arguments.autoscale is not None:
         wait_s = usual_wait_s if wait_ms is None else wait_ms / 1e3
-        autoscale = Autoscale(*arguments.autoscale, wait_s)
+        least, most = arguments.autoscale
+        autoscale = Autoscale(least, most, wait_s)
     return Fleet(
         arguments.replicas,
         route,
