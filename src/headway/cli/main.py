@@ -92,6 +92,8 @@ class _Parser(argparse.ArgumentParser):
             flags = [name for action in self._actions for name in action.option_strings]
             typed = [each.partition("=")[0] for each in unknown if each.startswith("-")]
             hints = [_hint(each, flags, is_only=len(typed) == 1) for each in typed]
+            if not typed and self.prog.endswith(" serve"):
+                hints = ["; several models stand in a headway.toml, each as [[models]]"]
             self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
         return found, unknown
 

@@ -81,6 +81,7 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--max-queue", "0"], "headway: --max-queue: a whole number >= 1 is expected, not '0'"),
+        (["a.py:A", "b.py:B"], "b.py:B; several models stand in a headway.toml"),
         (
             ["--max-bach-size", "1"],
             "unrecognized arguments: --max-bach-size; did you mean --max-batch-size?",
