@@ -1,5 +1,6 @@
 """A headless Chromium, told what to do over its own debugging pipe: no driver, no package."""
 
+import base64
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ class Page:
         self._session: str = attached["sessionId"]
         self._call("Runtime.enable")
         self._call("Page.enable")
+        self._call("Log.enable")
         self._call("Page.navigate", url=url)
 
     def run(self, script: str) -> Any:
@@ -50,9 +52,23 @@ class Page:
         self._call("Input.insertText", text=text)
 
     def press_enter(self) -> None:
-        key: dict[str, Any] = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
-        self._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **key)
+        self.press("Enter", 13, text="\r")
+
+    def press(self, name: str, code: int, **more: Any) -> None:
+        key: dict[str, Any] = {"key": name, "code": name, "windowsVirtualKeyCode": code}
+        self._call("Input.dispatchKeyEvent", type="keyDown", **more, **key)
         self._call("Input.dispatchKeyEvent", type="keyUp", **key)
+
+    def unnamed(self) -> list[str]:
+        """The controls and pictures that a screen reader has no name for: their roles."""
+        tree = self._call("Accessibility.getFullAXTree")["nodes"]
+        wanted = ("button", "combobox", "textbox", "searchbox", "spinbutton", "slider", "image")
+        return [
+            node["role"]["value"]
+            for node in tree
+            if node.get("role", {}).get("value") in wanted and not node.get("ignored")
+            if not node.get("name", {}).get("value")
+        ]
 
     @property
     def mistakes(self) -> list[Any]:
@@ -62,6 +78,28 @@ class Page:
             for each in self._browser.events
             if each["method"] == "Runtime.exceptionThrown"
         ]
+
+    @property
+    def console_errors(self) -> list[str]:
+        """What it has raised, and what its browser says of requests that went wrong."""
+        entries = [
+            each["params"]["entry"]
+            for each in self._browser.events
+            if each["method"] == "Log.entryAdded" and each.get("sessionId") == self._session
+        ]
+        said = [each["text"] for each in entries if each["level"] == "error"]
+        return said + [str(each) for each in self.mistakes]
+
+    def look_like(self, *, width: int, height: int, scheme: str = "light") -> None:
+        """As on a screen of this size, whose owner likes it `light` or `dark`."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+        liked = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._call("Emulation.setEmulatedMedia", features=liked)
+
+    def picture(self) -> bytes:
+        """What it looks like now, as PNG."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def _call(self, method: str, **parameters: Any) -> Any:
         return self._browser.call(method, session=self._session, **parameters)

@@ -48,6 +48,7 @@ def greeting(
     """
     lines = [f"Serving {', '.join(registry.names()) or 'no model yet'}", f"  HTTP  {url}"]
     lines.append(f"  docs  {url}/docs")
+    lines.append(f"  live  {url}/dashboard")
     if grpc_address is not None:
         lines.append(f"  gRPC  {grpc_address}")
     for entry in registry.index():

@@ -380,7 +380,7 @@ def test_the_page_to_talk_to_it_is_complete_in_itself(served: Serving) -> None:
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert set(re.findall(r"""(?:src|href)=["']([^"']+)""", answer.text)) <= {
-        *("data:,", "openapi.json", "./", "chat", "docs", "#content")
+        *("data:,", "openapi.json", "./", "chat", "dashboard", "docs", "#content")
     }
     assert "http://" not in answer.text
     assert "https://" not in answer.text

@@ -74,7 +74,7 @@ def test_a_row_that_says_nothing_is_the_administrators() -> None:
 
 def test_only_health_and_pages_are_open() -> None:
     found = {template for (_, template), access in ACCESS.items() if access is Access.OPEN}
-    pages = {"/", "/docs", "/chat"}
+    pages = {"/", "/docs", "/chat", "/dashboard"}
     assert all(each.endswith(("/live", "/ready", "/health", "/ping")) for each in found - pages)
 
 

@@ -91,7 +91,7 @@ def test_each_model_has_its_own_route_with_its_own_schemas(server: Server) -> No
 def test_every_route_is_described(server: Server) -> None:
     """But for those that are for people, programs of another kind, or the server's own operator."""
     others = re.compile(
-        r"/docs|/chat|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}(/batch)?"
+        r"/docs|/chat|/dashboard|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}(/batch)?"
     )
     known = {
         (method.upper(), path)
@@ -178,7 +178,7 @@ def test_the_page_is_complete_in_itself(server: Server) -> None:
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     links = re.findall(r"""(?:src|href)=["']([^"']+)""", answer.text)
-    pages = {"./", "chat", "docs", "#content"}
+    pages = {"./", "chat", "dashboard", "docs", "#content"}
     assert set(links) == {"openapi.json", "data:,"} | pages, "it loads nothing from anywhere else"
     assert "http://" not in answer.text
     assert "https://" not in answer.text

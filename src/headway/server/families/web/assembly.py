@@ -5,6 +5,7 @@ Its browser runs the very script and style that are in it, by their digests, and
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib import resources
 
 from headway.wire.messages import Response
@@ -18,20 +19,16 @@ _POLICY = (
 class Page:
     """Says nothing of the models: what it shows it asks for, with a key."""
 
-    def __init__(self, name: str, title: str) -> None:
-        """`name`: of its files, and of its link; the files may be absent."""
-        style, script = _text("look.css") + _text(f"{name}.css"), _text("common.js")
-        parts = {
-            "title": title,
-            "style": style,
-            "script": script + _text(f"{name}.js"),
-            "body": _text(f"{name}.html"),
-        }
+    def __init__(self, name: str, title: str, *, parts: Sequence[str] = ()) -> None:
+        """`name`: of its link and its files, which may be absent. `parts`: of its script."""
+        style = _text("look.css") + _text(f"{name}.css")
+        script = "".join(_text(f"{each}.js") for each in ("common", *parts, name))
+        filled = {"title": title, "style": style, "script": script, "body": _text(f"{name}.html")}
         page = _text("frame.html").replace(f'data-name="{name}"', 'aria-current="page"')
-        for part, text in parts.items():
+        for part, text in filled.items():
             page = page.replace(f"<!-- {part} -->", text)
         self._body = page.encode()
-        policy = _POLICY.format(style=_digest(style), script=_digest(parts["script"]))
+        policy = _POLICY.format(style=_digest(style), script=_digest(script))
         self._headers = (("Content-Security-Policy", policy), ("Cache-Control", "no-cache"))
 
     def answer(self) -> Response:

@@ -1,5 +1,7 @@
 """The routes of the pages, and `/`, which tells a program what there is."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from headway.server.auth.access import Access
@@ -27,6 +29,10 @@ class WebPages:
             ),
             _route("docs", "Headway: routes", "The routes, as a page"),
             _route("chat", "Headway: chat", "A page to talk to a language model"),
+            _route(
+                *("dashboard", "Headway: dashboard", "A live page: batches, queues, percentiles"),
+                parts=("readings", "timetable"),
+            ),
         ]
 
     async def root(self, request: Request) -> Response:
@@ -39,8 +45,9 @@ class WebPages:
         return Response(msgspec.json.encode(found))
 
 
-def _route(name: str, title: str, summary: str) -> Route:
-    return Route("GET", f"/{name}", _handler(Page(name, title)), Access.OPEN, summary=summary)
+def _route(name: str, title: str, summary: str, *, parts: Sequence[str] = ()) -> Route:
+    page = Page(name, title, parts=parts)
+    return Route("GET", f"/{name}", _handler(page), Access.OPEN, summary=summary)
 
 
 def _handler(page: Page) -> Handler:
