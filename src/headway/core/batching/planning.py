@@ -16,7 +16,6 @@ from headway.core.faults.fitting import Fitting
 INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 _BELOW_ALL: Final = -1  # some items have no size: 0
 _GROUPS: Final = 16  # groups of neighbouring sizes in one plan, at most
-_REDRAW_EVERY: Final = 64  # plans between two looks at the batch times, which change slowly
 
 
 # Limits, parts and shapes are plain classes: compiled code makes and reads them far faster than
@@ -86,6 +85,8 @@ class Part:
 
 
 class Curves(Protocol):
+    version: int
+
     def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None: ...
 
 
@@ -94,6 +95,8 @@ class Guess:
 
     Every padded row costs its size, and every batch as much in addition as one mean row.
     """
+
+    version = 0
 
     def __init__(self, batch_cost: float, max_rows: int) -> None:
         self._batch_cost = batch_cost
@@ -140,16 +143,16 @@ class Planner:
     def __init__(self, costs: Curves, limits: Limits) -> None:
         self._costs = costs
         self._limits = limits
-        self._shapes: dict[int, Shape] = {}  # by size: as they were known some plans ago
-        self._plans = 0
+        self._shapes: dict[int, Shape] = {}  # by size
+        self._version = 0  # of the costs that they were drawn from
 
     def most_alone(self, size: int, rows: int) -> int | None:
         """How many rows leave together, if `rows` rows of one size suffice without others.
 
         None: mixing sizes may pay.
         """
-        self._plans += 1
-        if self._plans % _REDRAW_EVERY == 0 or self._limits.is_learned:
+        if self._version != self._costs.version or self._limits.is_learned:
+            self._version = self._costs.version
             self._shapes.clear()
         shape = self._shape_of(size)
         if shape is None or rows <= shape.most:
@@ -172,7 +175,7 @@ class Planner:
         return plan(size, sizes, rows, shapes)
 
     def _shape_of(self, size: int) -> Shape | None:
-        """The shape, kept for some plans once it is known."""
+        """The shape, kept once it is known, until the costs change."""
         shape = self._shapes.get(size)
         if shape is None:
             shape = shape_at(size, self._costs, self._limits)

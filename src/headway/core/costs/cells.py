@@ -2,18 +2,14 @@
 
 TRUSTED_SAMPLES = 3  # with fewer samples, a cell is not used (first calls are slow)
 _REFINE_RATE = 0.01  # the least weight of the newest observation in its cell
-_MOST_CHANGE = 0.02  # one observation changes a probed cell by at most this part
 
 
 class Cell:
     """Batches of one size."""
 
-    __slots__ = ("last_s", "samples", "seconds", "seen_at", "was_probed")
+    __slots__ = ("last_s", "samples", "seconds", "seen_at")
 
-    def __init__(
-        self, seconds: float, samples: int, seen_at: int, *, was_probed: bool = False
-    ) -> None:
-        self.was_probed = was_probed
+    def __init__(self, seconds: float, samples: int, seen_at: int) -> None:
         self.seconds = seconds
         self.samples = samples
         self.seen_at = seen_at  # as a number of observed batches
@@ -24,11 +20,7 @@ class Cell:
         if self.samples <= 2:  # a first call includes lazy loading
             self.seconds = min(self.seconds, seconds)
             return
-        change_s = (seconds - self.seconds) * max(1 / self.samples, _REFINE_RATE)
-        if self.was_probed:
-            most_s = _MOST_CHANGE * self.seconds
-            change_s = min(max(change_s, -most_s), most_s)
-        self.seconds += change_s
+        self.seconds += (seconds - self.seconds) * max(1 / self.samples, _REFINE_RATE)
 
     def try_again(self, seconds: float) -> None:
         """Enter the time of a trial. A slow time may be chance; a fast one is never chance."""

@@ -65,7 +65,6 @@ class Costs:
         self._observed = 0
         self.version = 0  # grows whenever the curves derived from the cells are discarded
         self._scale = 1.0  # the factor between present times and the cells, for all sizes
-        self._curve: list[float | None] = []  # for size 0: items do not vary in size
         self._curve_by_size: dict[int, list[float | None]] = {}
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
@@ -86,7 +85,7 @@ class Costs:
         self._was_probed = True
         self._errors = Errors(table.errors)
         self._cells = {
-            (table.rows[i], j): Cell(seconds, _PROBED_SAMPLES, self._observed, was_probed=True)
+            (table.rows[i], j): Cell(seconds, _PROBED_SAMPLES, self._observed)
             for i, row in enumerate(table.seconds)
             for j, seconds in enumerate(row)
         }
@@ -99,9 +98,7 @@ class Costs:
         if size:
             seconds = interpolated(self._points(size), rows, extend=self._was_probed)
         else:
-            curve = self._curve
-            if not curve:
-                curve = self._curve = self._by_rows(0)
+            curve = self._by_rows(0)
             seconds = curve[rows if rows < len(curve) else -1]
             if rows >= len(curve) and seconds is not None:
                 seconds *= rows / self._max_rows  # one request larger than any batch
@@ -271,7 +268,6 @@ class Costs:
 
     def _forget_derived(self) -> None:
         self.version += 1
-        self._curve = []
         self._curve_by_size.clear()
         self._points_by_size.clear()
         self._best.clear()
@@ -344,11 +340,7 @@ class Costs:
         return low + (high - low) * (size - sizes[j - 1]) / (sizes[j] - sizes[j - 1])
 
     def _largest_known(self) -> int:
-        largest = 0
-        for (rows, _), cell in self._cells.items():
-            if rows > largest and cell.is_trusted:
-                largest = rows
-        return largest
+        return max([rows for (rows, _), cell in self._cells.items() if cell.is_trusted], default=0)
 
     def _trusted(self, rows: int, j: int) -> float | None:
         cell = self._cells.get((rows, j))

@@ -91,7 +91,7 @@ def line_through(points: Points, max_rows: int) -> list[float]:
         line += [seconds + row_s * more for more in range(1, next_rows - rows + 1)]
         rows, seconds = next_rows, next_s
     line += [seconds * more / rows for more in range(rows + 1, max_rows + 1)]
-    return line
+    return line[: max_rows + 1]
 
 
 def planning_curve(
@@ -154,15 +154,8 @@ def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | Non
     """`interpolated` at 0…max_rows rows."""
     if not points:
         return [None] * (max_rows + 1)
-    rows, seconds = points[0]
-    line: list[float | None] = [seconds] * (rows + 1)
-    for next_rows, next_s in points[1:]:
-        more, more_s = next_rows - rows, next_s - seconds
-        line += [seconds + more_s * row / more for row in range(1, more + 1)]
-        rows, seconds = next_rows, next_s
-    beyond = range(rows + 1, max_rows + 1)
-    line += [seconds * more / rows for more in beyond] if extend else [None] * len(beyond)
-    return line[: max_rows + 1]
+    known = max_rows if extend else min(points[-1][0], max_rows)
+    return [*line_through(points, max_rows)[: known + 1], *[None] * (max_rows - known)]
 
 
 def size_class(size: int) -> int:
