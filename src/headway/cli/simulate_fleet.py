@@ -48,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=_autoscale,
         metavar="LEAST,MOST",
         help="with --replicas: their number follows load and queued seconds, as Kubernetes' "
-        "autoscaler has it: a look every 15 s, up at once, down after 5 minutes",
+        "autoscaler has it: a look every 15 s, up at once, down after 2 minutes",
     )
     add(
         "--cold-start-s",

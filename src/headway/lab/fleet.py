@@ -35,7 +35,7 @@ class Autoscale:
     least: int
     most: int
     target_wait_s: float
-    hold_s: float = 300.0  # no fewer than were wanted at any time in this span
+    hold_s: float = 120.0  # no fewer than were wanted at any time in this span
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class _FleetWorld:
         self._serving: list[_Replica] = []
         self._ended: list[_Replica] = []
         self._starting = 0
-        self._wanted: list[tuple[float, int]] = []
+        self._wanted = [(0.0, len(fleet.speeds))]
         self._counts: list[tuple[float, int]] = []
         self._homeless: list[Item] = []  # of lost replicas, while there is no other
         self._batches = self._retried = 0
