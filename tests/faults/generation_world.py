@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fake_engine import FakeEngine, next_token
 from headway.core.generation.limits import EngineLimits
 from headway.core.generation.recovery import Recovery
 from headway.core.generation.scheduler import GenerationScheduler
@@ -19,7 +20,6 @@ from headway.core.generation.sequence import Finished, FinishReason, Sequence
 from headway.core.generation.step import Step
 from headway.core.items import Priority
 from headway.errors import InputTooLarge
-from headway.testing.generation import FakeEngine, next_token
 
 STEP_S = 1.0
 STOPS = frozenset([0])

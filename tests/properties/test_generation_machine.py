@@ -19,13 +19,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from fake_engine import FakeEngine, next_token
 from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, FinishReason, Sequence
 from headway.core.generation.step import Step
 from headway.core.items import Priority, Wait
 from headway.errors import InputTooLarge, QueueFull
-from headway.testing.generation import FakeEngine, next_token
 
 VOCABULARY = 64
 STOP = frozenset([0, 1])

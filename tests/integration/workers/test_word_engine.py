@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from word_engine import ADAPTED, ADAPTER, HANGS, KILLS, LIMITS, WordEngine
 
+from fake_engine import next_token
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import FinishReason
 from headway.core.generation.sequence import Sequence as Asked
@@ -18,7 +19,6 @@ from headway.errors import Closed, HeadwayError, InputTooLarge, NotReady, Poison
 from headway.runtime.generation.loop import PlainTokens, SequenceOutput
 from headway.runtime.generation.process import EngineProcess
 from headway.runtime.workers.process.options import ProcessOptions
-from headway.testing.generation import next_token
 
 pytestmark = pytest.mark.real_time
 

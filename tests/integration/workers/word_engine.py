@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fake_engine import FakeEngine
 from headway.core.generation.limits import EngineLimits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
@@ -19,7 +20,6 @@ from headway.errors import ConfigError
 from headway.model import Model
 from headway.runtime.generation.child import serve
 from headway.runtime.workers.process.channel import Channel
-from headway.testing.generation import FakeEngine
 
 KILLS, HANGS, ADAPTED = 60, 61, 62  # tokens of a prompt
 ADAPTER = f"of {ADAPTED}"  # of prompts with that token

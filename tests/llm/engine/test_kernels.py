@@ -9,10 +9,11 @@ pytest.importorskip("triton", reason="no Triton here: the kernels are not tested
 if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
 
+import reference_kernels as reference  # noqa: E402
+
 from headway.core.generation.step import Decode, Placed, Prefill, Step  # noqa: E402
 from headway.engine.adapters.peft import LowRank  # noqa: E402
 from headway.engine.architecture import LlamaSpec  # noqa: E402
-from headway.engine.gpu.kernels import reference  # noqa: E402
 from headway.engine.gpu.kernels.activation import silu_and_multiply  # noqa: E402
 from headway.engine.gpu.kernels.adapters import (  # noqa: E402
     Matrices,

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from fake_engine import FakeEngine
 from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, FinishReason, Sequence
 from headway.core.generation.step import Step
 from headway.core.items import Priority, Wait
 from headway.errors import ConfigError, DeadlineExceeded, InputTooLarge, InvalidInput, QueueFull
-from headway.testing.generation import FakeEngine
 
 
 class World:
