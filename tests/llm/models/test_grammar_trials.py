@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from models import VOCABULARY
@@ -24,11 +25,15 @@ def of_regex(expression: str) -> str:
 
 
 MANY = of_regex("a?" * 43000 + "a" * 43000)  # gigabytes: where there are none, an abort
-SLOW = str(
-    llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps({"type": "integer", "multipleOf": 1499977})
-    )
-)
+
+
+def of_schema(schema: dict[str, Any]) -> str:
+    return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+
+
+SLOW = of_schema({"type": "integer", "multipleOf": 1499977})
+PATTERNS = [{"type": "string", "pattern": f".*a.{{{3 + n % 17}}}b.*"} for n in range(24)]
+LINKS = {f"d{n}": {**each, "$ref": f"#/$defs/d{n + 1}"} for n, each in enumerate(PATTERNS[1:])}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +54,21 @@ def test_what_would_end_a_process_ends_one_that_has_nothing_else_to_do(trials: T
     assert trials.why_not(SLOW) == _TOO_MUCH
     assert trials.why_not(of_regex("[ab]{3}-[0-9]")) == ""
     assert resident_bytes() - before < 2**25
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": PATTERNS},
+        {"properties": {"a": {"allOf": [{"allOf": PATTERNS[:5]}, {"allOf": PATTERNS[5:]}]}}},
+        {"$defs": {**LINKS, f"d{len(LINKS)}": PATTERNS[0]}, "$ref": "#/$defs/d0"},
+        {"type": "string", "pattern": "^" + "a?" * 8000 + "$"},
+        {"type": "integer", "multipleOf": 99991},
+    ],
+    ids=["patterns at once", "nested", "by reference", "repeats", "many remainders"],
+)
+def test_a_schema_that_explodes_is_refused(trials: Trials, schema: dict[str, Any]) -> None:
+    assert trials.why_not(of_schema(schema))
 
 
 def test_a_complete_answer_may_end_with_any_of_the_ends(vocabulary: Vocabulary) -> None:

@@ -13,13 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headway.errors import InvalidInput
-from headway.models.chat.grammar_limits import (
-    MOST_CHOICES,
-    check_expression,
-    check_length,
-    check_schema,
-)
 
+MOST_CHARACTERS = 2**17  # of a schema or an expression
+MOST_CHOICES = 1024
 MOST_BYTES = 2**24  # that one may keep, when it is compiled
 _LEAST_BYTES = 2**16  # that each is taken to keep
 _MOST_COMPILED_BYTES = 2**28
@@ -40,11 +36,10 @@ def grammar_of_schema(schema: Any, field: str) -> str:
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"{field}: a JSON schema is an object")
     text = json.dumps(schema)
-    check_length(text, field)
-    check_schema(schema, field)
+    _check_length(text, field)
     try:
         made: str = _matcher_class(field).grammar_from_json_schema(text, overrides=_COMPACT)
-    except ValueError as error:  # it is nested too deep
+    except ValueError as error:  # it is nested too deep, or has a number beyond all floats
         raise InvalidInput(f"{field}: {error}") from error
     return made
 
@@ -52,7 +47,7 @@ def grammar_of_schema(schema: Any, field: str) -> str:
 def grammar_of_regex(expression: Any, field: str) -> str:
     if not isinstance(expression, str) or not expression:
         raise InvalidInput(f"{field}: a regular expression is a text")
-    check_expression(expression, field)
+    _check_length(expression, field)
     made: str = _matcher_class(field).grammar_from_regex(expression)
     return made
 
@@ -62,9 +57,14 @@ def grammar_of_choice(choices: Any, field: str) -> str:
     if not is_texts or not 0 < len(choices) <= MOST_CHOICES:
         raise InvalidInput(f"{field}: a list of 1 to {MOST_CHOICES} texts is expected")
     text = "start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
-    check_length(text, field)
+    _check_length(text, field)
     made: str = _matcher_class(field).grammar_from_lark(text)
     return made
+
+
+def _check_length(text: str, field: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidInput(f"{field}: {len(text)} characters; at most {MOST_CHARACTERS} are taken")
 
 
 class Grammars:
