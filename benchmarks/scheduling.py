@@ -11,6 +11,7 @@ from headway.lab.oracle import best_of, oracle, replay_window, score_grid
 from headway.lab.profiles import PowerProfile, batch_seconds, capacity_rps
 from headway.lab.report import plot_adaptation
 from headway.lab.simulate import Outcome, Scenario, simulate
+from headway.lab.traces import read_trace, replay
 from headway.lab.workload import (
     OPEN_LOOPS,
     OpenLoop,
@@ -18,8 +19,6 @@ from headway.lab.workload import (
     closed_loop,
     fan_out,
     poisson,
-    read_trace,
-    replay,
     step,
 )
 

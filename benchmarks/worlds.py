@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.core.policy import Firing
-from headway.lab import workload
+from headway.lab import traces, workload
 from headway.lab.oracle import Fixed, Score, best_of, score_grid
 from headway.lab.profiles import (
     KneeProfile,
@@ -139,11 +139,9 @@ class World:
                 return workload.barrier(clients.count, think_s, jitter_s, requests, rng)
             return workload.closed_loop(clients.count, think_s, requests, rng, clients.thinking)
         if self.trace is not None:
-            times = workload.read_trace(self.trace)
+            times = traces.read_trace(self.trace)
             start = int(rng.integers(max(1, len(times) - requests)))
-            return workload.replay(
-                times[start : start + requests] - times[start], requests, rate_rps
-            )
+            return traces.replay(times[start : start + requests] - times[start], requests, rate_rps)
         law, _, parameter = self.arrivals.partition(",")
         options = {workload.PARAMETERS[law]: float(parameter)} if parameter else {}
         return workload.OPEN_LOOPS[law](requests, rate_rps, rng, **options)

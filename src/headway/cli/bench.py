@@ -15,7 +15,7 @@ from headway.cli import simulate_flags as flags
 from headway.cli.health import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
 from headway.errors import ConfigError
-from headway.lab import workload
+from headway.lab.traces import read_trace
 from headway.loadgen.against import in_turns, ratios
 from headway.loadgen.against import told as compared
 from headway.loadgen.connection import Refused, opener
@@ -319,7 +319,7 @@ def _law(arguments: argparse.Namespace) -> ArrivalLaw:
         raise ConfigError("a closed loop is asked for with --concurrency", field="--arrivals")
     if spec.rate_rps is not None:
         raise ConfigError("the rate is given by --rate", field="--arrivals")
-    trace = None if spec.file is None else workload.read_trace(spec.file)
+    trace = None if spec.file is None else read_trace(spec.file)
     return ArrivalLaw(spec.kind, spec.options, trace)
 
 

@@ -45,7 +45,8 @@ _HELP = {
     "--drift": "in the second half of the run, batches take TIMES as long; default 1",
     "--workers": "number of workers (default 1), or how much slower each one is, e.g. 1,1,3",
     "--classes": "shares of the priority classes, e.g. high=0.1,low=0.5; other items are normal",
-    "--tenants": "tenants that send equally many items, and their weights, e.g. a=1,b=8",
+    "--tenants": "tenants and their weights, e.g. a=1,b=8: they send equally many items; or each "
+    "at a rate of its own: a=1:rate=1.5,b=8:rate=3",
     "--deadline-ms": "deadline of every item; default: none",
     "--order": "which item of a priority class is next; default fifo",
     "--slo-percentile": "percentage of answers that must meet --slo-ms; default 99",
@@ -81,8 +82,9 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
                        constant: all think for the same time; mixed: some think much longer
   barrier:CLIENTS,MS,JITTER_MS
                        clients that wait until all of them are answered, think MS, ask again
-  trace:FILE[@RATE]    times from a CSV file (a TIMESTAMP column, dates or seconds), at their
-                       own pace or at RATE; repeated where more requests are asked for
+  trace:FILE[@RATE]    times from a CSV file (a TIMESTAMP column, dates or seconds) or from JSON
+                       lines ("timestamp" in ms), at their own pace or at RATE; repeated where more
+                       requests are asked for. A column "tenant" says whose each request is
 
 lengths (where items differ in length, a batch is padded to its longest):
   N                    all of them N long
@@ -177,7 +179,7 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     add("--drift", type=flags.positive, default=1.0, metavar="TIMES")
     add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES")
     add("--classes", type=flags.classes, metavar="CLASS=SHARE,...")
-    add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT,...")
+    add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT[:rate=R],...")
     add("--deadline-ms", type=flags.positive, metavar="D")
     add("--order", choices=[each.value for each in Order], default=Order.FIFO.value)
     add("--slo-percentile", type=flags.positive, default=99.0, metavar="P")
@@ -229,10 +231,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
     results = report.over_seeds(by_seed)
     title = _title(arguments, points[0].scenario, points[0].capacity_rps)
-    if arguments.json:
-        print(json.dumps([result.to_json() for result in results], indent=2, allow_nan=False))
-    else:
-        print(f"{title}\n\n{report.to_table(results)}")
+    _tell(results, title, as_json=arguments.json)
     if plot:
         draw = report.plot_loads if has_curve else report.plot_point
         with naming("--plot"):
@@ -246,6 +245,15 @@ def _with_seed(arguments: argparse.Namespace, seed: int) -> argparse.Namespace:
 
 
 # ---- telling
+
+
+def _tell(results: list[Result], title: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([result.to_json() for result in results], indent=2, allow_nan=False))
+        return
+    print(f"{title}\n\n{report.to_table(results)}")
+    if tenants := report.to_tenants_table(results):
+        print(f"\n{tenants}")
 
 
 def _title(arguments: argparse.Namespace, scenario: Scenario, capacity_rps: float) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from headway.core.items import Priority
 from headway.core.policy import Compose, Firing, read_buckets
 from headway.errors import ConfigError
-from headway.lab import workload
+from headway.lab import traces, workload
 from headway.lab.profiles import NOISE_LAWS, Noise, PowerProfile
 
 _MAX_LOAD = 20.0
@@ -54,7 +54,7 @@ class LengthSpec:
 
     def sizes(self, requests: int, seed: int) -> workload.Sizes:
         if self.file is not None:
-            return np.resize(workload.read_sizes(self.file), requests)
+            return np.resize(traces.read_sizes(self.file), requests)
         rng = np.random.default_rng([seed, 3])
         return workload.lognormal_sizes(requests, self.median, self.sigma, self.clip, rng)
 
@@ -251,10 +251,32 @@ def classes(text: str) -> dict[Priority, float]:
     return shares
 
 
-def tenants(text: str) -> dict[str, float]:
-    """`a=1,b=8`: tenants that send as much as each other, and their weights."""
-    found: dict[str, float] = {}
+@dataclass(frozen=True, slots=True)
+class TenantSpec:
+    """Tenants, their weights, and how many requests a second each of them sends."""
+
+    weights: dict[str, float]
+    rates: dict[str, float]  # empty: all send equally many
+
+    @property
+    def rate_rps(self) -> float | None:
+        return sum(self.rates.values()) if self.rates else None
+
+
+def tenants(text: str) -> TenantSpec:
+    """`a=1,b=8` or `a=1:rate=1.5,b=8:rate=3`."""
+    form = "NAME=WEIGHT or NAME=WEIGHT:rate=RATE"
+    weights: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for part in text.split(","):
-        name, _, weight = part.partition("=")
-        found[name] = positive(weight or "1")
-    return found
+        named, colon, rate = part.partition(":")
+        name, _, weight = named.partition("=")
+        if not name or name in weights or (colon and not rate.startswith("rate=")):
+            raise argparse.ArgumentTypeError(f"{part!r} does not have the form {form}, once each")
+        weights[name] = positive(weight or "1")
+        if colon:
+            rates[name] = positive(rate.removeprefix("rate="))
+    if rates and len(rates) < len(weights):
+        missing = ", ".join(sorted(set(weights) - set(rates)))
+        raise argparse.ArgumentTypeError(f"{missing} has no rate; all tenants have one, or none")
+    return TenantSpec(weights, rates)

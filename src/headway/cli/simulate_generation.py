@@ -1,6 +1,7 @@
 """`headway simulate --generate`: token-level batching compared in virtual time."""
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -12,7 +13,8 @@ import numpy as np
 from headway.core.generation.limits import EngineLimits
 from headway.errors import ConfigError
 from headway.lab import generation, report
-from headway.lab.workload import OPEN_LOOPS, rate_of, replay
+from headway.lab.traces import rate_of, replay
+from headway.lab.workload import OPEN_LOOPS, of_tenants
 
 _REQUESTS = 2_000  # unless --requests says otherwise: a request is many steps
 
@@ -54,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         step_tokens=max(512, arguments.max_batch_size + 1),
         max_context=min(32_768, arguments.kv_tokens // 16 * 16),
         max_queue=10_000_000,
+        tenant_weights={} if arguments.tenants is None else arguments.tenants.weights,
     )
     profile = arguments.latency
     cost = generation.StepCost(profile.alpha_s, profile.beta_s)
@@ -69,19 +72,34 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _drawn(names: list[str], requests: int, seed: int) -> list[str]:
+    rng = np.random.default_rng([seed, 4])
+    return [names[each] for each in rng.integers(len(names), size=requests)]
+
+
+def _traced(tenants: list[str] | None, requests: int) -> list[str] | None:
+    return None if tenants is None else list(itertools.islice(itertools.cycle(tenants), requests))
+
+
 def _conversations(arguments: argparse.Namespace) -> generation.Conversations:
     spec, seed = arguments.arrivals, arguments.seed
     requests: int = arguments.requests or _REQUESTS
-    trace = None
+    trace = tenants = None
+    rates = {} if arguments.tenants is None else arguments.tenants.rates
     if spec.file is not None:
         trace = generation.read_conversations(Path(spec.file))
         arrivals = replay(trace.arrivals, requests, spec.rate_rps or rate_of(trace.arrivals))
+        tenants = _traced(trace.tenants, requests)
+    elif rates and spec.kind in OPEN_LOOPS and spec.rate_rps is None:
+        arrivals, tenants = of_tenants(OPEN_LOOPS[spec.kind], requests, rates, seed)
     elif spec.kind in OPEN_LOOPS and spec.rate_rps is not None:
         rng = np.random.default_rng([seed, 1])
         arrivals = OPEN_LOOPS[spec.kind](requests, spec.rate_rps, rng)
     else:
         kinds = ", ".join(f"{kind}:RATE" for kind in OPEN_LOOPS)
-        raise ConfigError(f"--generate takes --arrivals {kinds} or trace:FILE")
+        raise ConfigError(
+            f"--generate takes --arrivals {kinds} or trace:FILE; without a rate, --tenants has them"
+        )
     sizes = []
     for name, place in (("prompts", 0), ("outputs", 1)):
         asked = getattr(arguments, name)
@@ -91,4 +109,6 @@ def _conversations(arguments: argparse.Namespace) -> generation.Conversations:
             sizes.append(np.resize(getattr(trace, name), requests))
         else:
             raise ConfigError(f"--generate needs --{name}, where no trace has them")
-    return generation.Conversations(arrivals, *sizes)
+    if arguments.tenants is not None and tenants is None:
+        tenants = _drawn(list(arguments.tenants.weights), requests, seed)
+    return generation.Conversations(arrivals, sizes[0], sizes[1], tenants)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from headway.cli import simulate_flags as flags
 from headway.core.costs import CostTable
 from headway.core.policy import Compose, Firing, Order
 from headway.errors import ConfigError
-from headway.lab import workload
+from headway.lab import traces, workload
 from headway.lab.oracle import oracle
 from headway.lab.profiles import (
     KneeProfile,
@@ -29,7 +30,7 @@ from headway.lab.profiles import (
     packed_capacity_rps,
     sorted_capacity_rps,
 )
-from headway.lab.report import Result
+from headway.lab.report import Result, by_tenant
 from headway.lab.simulate import Callers, Drift, Lengths, Scenario, simulate
 
 
@@ -66,7 +67,17 @@ class Point:
             )
             outcome = simulate(scenario, policy, record=record and spec.firing is Firing.AUTO)
         compose = None if scenario.lengths is None else composing.compose.value
-        return Result(spec.text, config, self.load, self.rate_rps, scenario.slo_s, outcome, compose)
+        owners = None if scenario.callers is None else scenario.callers.tenants
+        return Result(
+            spec.text,
+            config,
+            self.load,
+            self.rate_rps,
+            scenario.slo_s,
+            outcome,
+            compose,
+            tenants=by_tenant(outcome, owners),
+        )
 
 
 def points_of(arguments: argparse.Namespace, on_progress: Callable[[int], object]) -> list[Point]:
@@ -74,7 +85,7 @@ def points_of(arguments: argparse.Namespace, on_progress: Callable[[int], object
     lengths = _lengths_of(arguments, profile)
     capacity = _capacity(arguments, profile, lengths)
     with naming("--arrivals"):
-        stream = _Stream(arguments.arrivals, arguments.requests, arguments.seed)
+        stream = _Stream(arguments.arrivals, arguments.tenants, arguments.requests, arguments.seed)
         rates = [stream.own_rate_rps]
         if arguments.load:
             rates = [stream.checked_rate(load * capacity) for load in arguments.load]
@@ -88,7 +99,7 @@ def points_of(arguments: argparse.Namespace, on_progress: Callable[[int], object
             noise=_noise(arguments),
             speeds=arguments.workers,
             drift=_drift(arguments, each),
-            callers=_callers(arguments),
+            callers=_callers(arguments, stream.owners),
             slo_percentile=arguments.slo_percentile,
             max_queue=arguments.max_queue,
             slo_s=None if arguments.slo_ms is None else arguments.slo_ms / 1e3,
@@ -123,41 +134,59 @@ def _drift(
     return Drift(float(arrivals[len(arrivals) // 2]), arguments.drift)
 
 
-def _callers(arguments: argparse.Namespace) -> Callers | None:
-    shares, weights = arguments.classes, arguments.tenants
+def _callers(arguments: argparse.Namespace, owners: list[str] | None) -> Callers | None:
+    """`owners`: the tenant of each item, where its arrival says so."""
+    shares, spec = arguments.classes, arguments.tenants
+    weights = {} if spec is None else spec.weights
     order = Order(arguments.order)
-    if not shares and not weights and arguments.deadline_ms is None and order is Order.FIFO:
+    is_plain = not shares and not weights and owners is None and order is Order.FIFO
+    if is_plain and arguments.deadline_ms is None:
         return None
     rng, requests = np.random.default_rng([arguments.seed, 4]), arguments.requests
-    priorities = tenants = None
+    priorities, tenants = None, owners
     if shares:
         names = list(shares)
         drawn = rng.choice(len(names), requests, p=[shares[name] for name in names])
         priorities = [names[each] for each in drawn]
-    if weights:
+    if weights and owners is None:
         tenants = [list(weights)[each] for each in rng.integers(len(weights), size=requests)]
     deadlines_s = None
     if arguments.deadline_ms is not None:
         deadlines_s = np.full(requests, arguments.deadline_ms / 1e3)
-    return Callers(priorities, tenants, tuple((weights or {}).items()), deadlines_s, order)
+    return Callers(priorities, tenants, tuple(weights.items()), deadlines_s, order)
 
 
 class _Stream:
     """The arrivals asked for, at any rate."""
 
-    def __init__(self, spec: flags.ArrivalSpec, requests: int, seed: int) -> None:
+    def __init__(
+        self, spec: flags.ArrivalSpec, tenants: flags.TenantSpec | None, requests: int, seed: int
+    ) -> None:
         self._spec = spec
+        self._rates = {} if tenants is None else tenants.rates
+        self._check_rates()
         self._requests = requests
         self._seed = seed
-        self._trace = None if spec.file is None else workload.read_trace(spec.file)
+        self._trace = None if spec.file is None else traces.read_trace(spec.file)
+        self.owners: list[str] | None = None  # of the items, where the arrivals say so
+        if spec.file is not None and (names := traces.read_tenants(spec.file)) is not None:
+            self.owners = [names[number % len(names)] for number in range(requests)]
+
+    def _check_rates(self) -> None:
+        if not self._rates:
+            return
+        if self._spec.kind not in workload.OPEN_LOOPS:
+            raise ConfigError("rates of tenants need an open loop, as poisson", field="--tenants")
+        if self._spec.rate_rps is not None:
+            raise ConfigError(f"the tenants have rates: --arrivals {self._spec.kind}, without one")
 
     @property
     def own_rate_rps(self) -> float | None:
         """The rate that was asked for or recorded; None in a closed loop."""
         spec = self._spec
         if spec.rate_rps is None and self._trace is not None:
-            return workload.rate_of(self._trace)
-        return spec.rate_rps
+            return traces.rate_of(self._trace)
+        return sum(self._rates.values()) if self._rates else spec.rate_rps
 
     def checked_rate(self, rate_rps: float) -> float:
         if self._spec.clients:
@@ -172,10 +201,18 @@ class _Stream:
         if spec.kind == "barrier":
             return workload.barrier(spec.clients, spec.think_s, spec.jitter_s, requests, rng)
         if self._trace is not None:
-            return workload.replay(self._trace, requests, rate_rps)
+            return traces.replay(self._trace, requests, rate_rps)
         if rate_rps is None:
             raise ConfigError(f"{spec.text} needs a rate ({spec.kind}:200), or --load")
-        return workload.OPEN_LOOPS[spec.kind](requests, rate_rps, rng, **dict(spec.options))
+        law = workload.OPEN_LOOPS[spec.kind]
+        if spec.options:
+            law = partial(law, **dict(spec.options))
+        if not self._rates:
+            return law(requests, rate_rps, rng)
+        times = rate_rps / sum(self._rates.values())
+        rates = {name: rate * times for name, rate in self._rates.items()}
+        arrivals, self.owners = workload.of_tenants(law, requests, rates, self._seed)
+        return arrivals
 
 
 def _lengths_of(arguments: argparse.Namespace, profile: Profile) -> Lengths | None:

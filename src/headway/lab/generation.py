@@ -4,8 +4,6 @@ A step takes `base_s + token_s × tokens`. It compares continuous batching, the 
 and static batches: padded prompts, and no new sequence until the longest answer is done.
 """
 
-import csv
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,23 +15,24 @@ import numpy as np
 from headway.core.generation.limits import EngineLimits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
+from headway.core.generation.step import Step
 from headway.core.items import Wait
 from headway.errors import ConfigError
-from headway.lab.workload import Sizes, Times, read_sizes, read_trace
+from headway.lab.traces import read_outputs, read_sizes, read_tenants, read_trace
+from headway.lab.workload import Sizes, Times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_OUTPUT_COLUMNS = ("generatedtokens", "output", "output_tokens")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversations:
-    """By sequence: its arrival, and the lengths of its prompt and its answer."""
+    """By sequence: its arrival, the lengths of its prompt and its answer, and whose it is."""
 
     arrivals: Times
     prompts: Sizes
     outputs: Sizes
+    tenants: list[str] | None = None  # None: all of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class GenerationOutcome:
     lasted_s: float
     steps: int
     preemptions: int = 0
+    served: "Served | None" = None  # None: all sequences are of one tenant
 
     def to_json(self) -> dict[str, object]:
         first, between = self.first_token_s * 1e3, self.between_tokens_s * 1e3
@@ -66,6 +66,7 @@ class GenerationOutcome:
             "between_tokens_p99_ms": _percentile(between, 99),
             "steps": self.steps,
             "preemptions": self.preemptions,
+            **({} if self.served is None else {"tenants": self.served.by_tenant()}),
         }
 
 
@@ -73,11 +74,57 @@ def _percentile(values: Times, share: float) -> float:
     return float(np.percentile(values, share)) if len(values) else 0.0
 
 
+class Served:
+    """What each tenant got: tokens computed for it, step by step, and its first tokens. Tokens that
+    are computed again after a preemption are no service."""
+
+    def __init__(self, owners: list[str]) -> None:
+        self._owners = owners
+        self._computed = [0] * len(owners)  # by sequence: tokens, at most
+        self.begun: dict[str, list[int]] = {name: [] for name in sorted(set(owners))}
+        self.ended_at: list[float] = []  # by step
+        self.prompt_tokens: dict[str, list[int]] = {name: [] for name in sorted(set(owners))}
+        self.output_tokens: dict[str, list[int]] = {name: [] for name in self.prompt_tokens}
+        self.first_token_s: dict[str, list[float]] = {name: [] for name in self.prompt_tokens}
+
+    def step(self, step: Step, now: float) -> None:
+        self.ended_at.append(now)
+        for counts in (self.prompt_tokens, self.output_tokens, self.begun):
+            for each in counts.values():
+                each.append(0)
+        for prefill in step.prefill:
+            owner, known = self._owners[prefill.sequence], self._computed[prefill.sequence]
+            end = prefill.position + len(prefill.tokens)
+            self.begun[owner][-1] += not known
+            self.prompt_tokens[owner][-1] += max(0, end - known)
+            self._computed[prefill.sequence] = max(known, end)
+        for decode in step.decode:
+            self._computed[decode.sequence] = decode.position + 1
+        for sequence in step.sampled:
+            self.output_tokens[self._owners[sequence]][-1] += 1
+
+    def first(self, sequence: int, after_s: float) -> None:
+        self.first_token_s[self._owners[sequence]].append(after_s)
+
+    def by_tenant(self) -> dict[str, dict[str, float]]:
+        return {
+            name: {
+                "prompt_tokens": sum(prompts),
+                "output_tokens": sum(self.output_tokens[name]),
+                "first_token_p50_ms": _percentile(np.array(self.first_token_s[name]) * 1e3, 50),
+                "first_token_p99_ms": _percentile(np.array(self.first_token_s[name]) * 1e3, 99),
+            }
+            for name, prompts in self.prompt_tokens.items()
+        }
+
+
 class _Record:
     """When each sequence got its tokens."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._arrivals = conversations.arrivals
+        owners = conversations.tenants
+        self.served = None if owners is None else Served(owners)
         self._last: dict[int, float] = {}
         self.first: list[float] = []
         self.between: list[float] = []
@@ -86,6 +133,8 @@ class _Record:
         last = self._last.get(sequence)
         if last is None:
             self.first.append(now - float(self._arrivals[sequence]))
+            if self.served is not None:
+                self.served.first(sequence, self.first[-1])
         else:
             self.between.append(now - last)
         self._last[sequence] = now
@@ -101,6 +150,7 @@ class _Record:
             now - began,
             steps,
             preemptions,
+            self.served if self.served is not None and self.served.ended_at else None,
         )
 
 
@@ -130,6 +180,8 @@ def simulate_continuous(
         now = ended_at = now + seconds
         steps += 1
         scheduler.complete(step, [0] * len(step.sampled), seconds)
+        if record.served is not None:
+            record.served.step(step, now)
         for sequence in step.sampled:
             record.token(sequence, now)
 
@@ -144,6 +196,7 @@ def _sequence(conversations: Conversations, index: int, limits: EngineLimits) ->
         arrived_at=float(conversations.arrivals[index]),
         prompt=tuple(range(first, first + prompt)),
         max_tokens=min(int(conversations.outputs[index]), room - prompt),
+        tenant="" if conversations.tenants is None else conversations.tenants[index],
     )
 
 
@@ -188,41 +241,7 @@ def compare(
 def read_conversations(path: Path) -> Conversations:
     """Azure's CSV (TIMESTAMP, ContextTokens, GeneratedTokens) or Mooncake's JSON lines (timestamp
     in ms, input_length, output_length). Raises ConfigError."""
-    if path.suffix in {".jsonl", ".ndjson"}:
-        return _read_json_lines(path)
-    return Conversations(read_trace(path), read_sizes(path), _read_outputs(path))
-
-
-def _read_json_lines(path: Path) -> Conversations:
-    try:
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        columns = [
-            [float(line[name]) for line in lines]
-            for name in ("timestamp", "input_length", "output_length")
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"the trace {path} cannot be read: {error!r}") from error
-    if len(lines) < 2:
-        raise ConfigError(f"the trace {path} needs two lines at least")
-    times, prompts, outputs = (np.array(each) for each in columns)
-    order = np.argsort(times, kind="stable")
-    whole = [np.maximum(1, np.rint(each[order])).astype(np.int64) for each in (prompts, outputs)]
-    return Conversations((times[order] - times.min()) / 1e3, *whole)
-
-
-def _read_outputs(path: Path) -> Sizes:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [row for row in csv.reader(file) if row]
-    names = [cell.strip().lower() for cell in rows[0]]
-    found = [names.index(name) for name in _OUTPUT_COLUMNS if name in names]
-    if not found:
-        raise ConfigError(f"the trace {path} has no column named {', '.join(_OUTPUT_COLUMNS)}")
-    try:
-        values = np.array([float(row[found[0]]) for row in rows[1:]])
-    except (IndexError, ValueError) as error:
-        raise ConfigError(f"the trace {path} has a bad length: {error}") from error
-    whole: Sizes = np.maximum(1, np.rint(values)).astype(np.int64)
-    return whole
+    return Conversations(read_trace(path), read_sizes(path), read_outputs(path), read_tenants(path))
 
 
 # ---- reports
@@ -241,6 +260,13 @@ def to_table(outcomes: list[GenerationOutcome]) -> str:
             f"{each['first_token_p99_ms']:>9.1f} {each['between_tokens_p50_ms']:>10.1f} "
             f"{each['between_tokens_p99_ms']:>10.1f} {outcome.preemptions:>10}"
         )
+    for outcome in outcomes:
+        for name, own in (outcome.served.by_tenant() if outcome.served else {}).items():
+            lines.append(
+                f"{outcome.name}, tenant {name}: {own['prompt_tokens']:.0f} tokens of prompts, "
+                f"{own['output_tokens']:.0f} of answers; first token p50 "
+                f"{own['first_token_p50_ms']:.1f} ms, p99 {own['first_token_p99_ms']:.1f} ms"
+            )
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """Results as JSON, as a table and as plots. It does not know how they were computed."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headway.core.items import FireReason
 from headway.errors import ConfigError
-from headway.lab.simulate import Outcome
+from headway.lab.simulate import Outcome, percentile_s
 
 if TYPE_CHECKING:  # plotting is an extra
     from matplotlib.axes import Axes
@@ -34,6 +34,7 @@ class Result:
     outcome: Outcome
     compose: str | None = None  # if lengths differ
     others: tuple[Outcome, ...] = ()  # of other seeds
+    tenants: Mapping[str, "TenantFigures"] = field(default_factory=dict)  # empty: all of one
 
     def to_json(self) -> dict[str, object]:
         outcome = self.outcome
@@ -64,7 +65,44 @@ class Result:
             "batch_cap": _number(outcome.mean_batch_cap),
             "linger_cap_ms": _number(outcome.mean_linger_cap_s * 1e3),
             "fire_reasons": {reason.value: n for reason, n in outcome.fire_reasons.items()},
+            **({"tenants": self._tenants()} if self.tenants else {}),
         }
+
+    def _tenants(self) -> dict[str, dict[str, float | None]]:
+        return {
+            name: {
+                "offered": each.offered,
+                "answered": each.answered,
+                "mean_ms": _number(each.mean_s * 1e3),
+                "p99_ms": _number(each.p99_s * 1e3),
+            }
+            for name, each in self.tenants.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFigures:
+    """What became of one tenant's items."""
+
+    offered: int
+    answered: int
+    mean_s: float
+    p99_s: float
+
+
+def by_tenant(outcome: Outcome, owners: Sequence[str] | None) -> dict[str, TenantFigures]:
+    """`owners`: the tenant of each item, in the order of arrival."""
+    if owners is None:
+        return {}
+    names = np.array(owners[: len(outcome.latencies_s)])
+    found = {}
+    for name in sorted(set(owners)):
+        own = outcome.latencies_s[names == name]
+        answered = own[~np.isnan(own)]
+        mean = float(answered.mean()) if len(answered) else math.nan
+        figures = TenantFigures(len(own), len(answered), mean, percentile_s(answered, 99))
+        found[name] = figures
+    return found
 
 
 def over_seeds(by_seed: Sequence[Sequence[Result]]) -> list[Result]:
@@ -103,6 +141,18 @@ def _number(value: float | None) -> float | None:
 
 
 # ---- text
+
+
+def to_tenants_table(results: Sequence[Result]) -> str:
+    """A row for each tenant of each result; empty if there are none."""
+    rows = [["load", "policy", "tenant", "mean ms", "p99", "offered", "answered"]]
+    for result in results:
+        load = "-" if result.load is None else f"{result.load:.3g}"
+        for name, each in result.tenants.items():
+            times = [short(each.mean_s * 1e3), short(each.p99_s * 1e3)]
+            rows.append([load, result.policy, name, *times, str(each.offered), str(each.answered)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_aligned(row, widths) for row in rows) if len(rows) > 1 else ""
 
 
 def to_table(results: Sequence[Result]) -> str:

@@ -1,13 +1,11 @@
-"""Arrival times and item lengths: drawn from a distribution or read from a trace.
+"""Arrival times and item lengths, drawn from a distribution (`traces` reads recorded ones).
 
 Open loops are arrays of seconds, ascending, the same for every policy. In a closed loop the
 arrivals depend on the answers, so only the think times are drawn here.
 """
 
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -29,8 +27,7 @@ _TRAIN_GAP_S = 0.001
 _MAX_SPAN_S = 1e6  # of a rate that varies: its states are kept in memory
 _GROUP_SIZE = 8
 _GROUP_S = 0.002
-_LONGEST = 2**31
-_SIZE_COLUMNS = ("size", "length", "tokens", "contexttokens")
+LONGEST = 2**31
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +198,23 @@ def _at_varying_rate(
         lengths = np.concatenate([lengths, draw(len(lengths) // 2)])
 
 
+def of_tenants(
+    law: OpenLoop, requests: int, rates: Mapping[str, float], seed: int
+) -> tuple[Times, list[str]]:
+    """The first `requests` arrivals of tenants that each follow the law, and whose they are."""
+    together = sum(rates.values())
+    times, owners = [], []
+    for number, rate in enumerate(rates.values()):
+        share = requests * rate / together
+        enough = int(share + 8 * share**0.5) + 16
+        times.append(law(enough, rate, np.random.default_rng([seed, 0, number])))
+        owners.append(np.full(enough, number))
+    merged = np.concatenate(times)
+    order = np.argsort(merged, kind="stable")[:requests]
+    names = list(rates)
+    return merged[order], [names[each] for each in np.concatenate(owners)[order].tolist()]
+
+
 # ---- lengths
 
 
@@ -209,91 +223,4 @@ def lognormal_sizes(
 ) -> Sizes:
     """Log-normal lengths: many short ones, a few long ones, none above `clip`."""
     sizes = np.rint(median * np.exp(sigma * rng.standard_normal(requests)))
-    return np.clip(sizes, 1, clip or _LONGEST).astype(np.int64)
-
-
-def read_sizes(path: Path) -> Sizes:
-    """Lengths, in their order, from a CSV file: its column `size`, `length`, `tokens` or
-    `contexttokens`, or its only one."""
-    rows = _read_csv(path)
-    names = [cell.strip().lower() for cell in rows[0]]
-    found = [names.index(name) for name in _SIZE_COLUMNS if name in names]
-    if not found and len(names) > 1:
-        raise ConfigError(f"the trace {path} has no column named {', '.join(_SIZE_COLUMNS)}")
-    column = found[0] if found else 0
-    is_header = bool(found) or not names[0].replace(".", "").isdigit()
-    try:
-        sizes = np.array([float(row[column]) for row in rows[is_header:]])
-    except (IndexError, ValueError) as error:
-        raise ConfigError(f"the trace {path} has a bad length: {error}") from error
-    if not len(sizes) or not np.all(np.isfinite(sizes)) or sizes.max() > _LONGEST:
-        raise ConfigError(f"the trace {path} needs lengths from 1 to {_LONGEST}")
-    whole: Sizes = np.maximum(1, np.rint(sizes)).astype(np.int64)
-    return whole
-
-
-def _read_csv(path: Path) -> list[list[str]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}") from error
-    if not rows:
-        raise ConfigError(f"the trace {path} is empty")
-    return rows
-
-
-# ---- traces
-
-
-def read_trace(path: Path) -> Times:
-    """Arrival times, from 0, of a CSV file with a `timestamp` column (or its first column).
-
-    A time is a number of seconds or a date like `2023-11-16 18:17:03.97`.
-    """
-    rows = _read_csv(path)
-    column, has_header = _time_column(rows[0])
-    try:
-        times = _parse_times([row[column] for row in rows[has_header:]])
-    except (IndexError, ValueError) as error:
-        raise ConfigError(f"the trace {path} has a bad time: {error}") from error
-    if len(times) < 2 or not np.all(np.isfinite(times)) or times.max() <= times.min():
-        raise ConfigError(f"the trace {path} needs two different times at least")
-    from_zero: Times = np.sort(times) - times.min()
-    return from_zero
-
-
-def rate_of(trace: Times) -> float:
-    return float((len(trace) - 1) / trace[-1])
-
-
-def replay(trace: Times, requests: int, rate_rps: float | None = None) -> Times:
-    """`requests` arrivals: the trace repeated, and scaled to a mean rate."""
-    own_rate = rate_of(trace)
-    period_s = len(trace) / own_rate  # one mean gap between the end and the next start
-    rounds = np.arange(-(-requests // len(trace))) * period_s
-    times = (rounds[:, None] + trace[None, :]).ravel()[:requests]
-    return times if rate_rps is None else times * (own_rate / rate_rps)
-
-
-def _time_column(first_row: Sequence[str]) -> tuple[int, bool]:
-    """The column of the times, and whether the first row is a header."""
-    names = [cell.strip().lower() for cell in first_row]
-    if "timestamp" in names:
-        return names.index("timestamp"), True
-    try:
-        _parse_times(first_row[:1])
-    except ValueError:
-        return 0, True
-    return 0, False
-
-
-def _parse_times(cells: Sequence[str]) -> Times:
-    try:
-        return np.array([float(cell) for cell in cells])
-    except ValueError:
-        moments = np.array([cell.strip() for cell in cells], dtype="datetime64[ns]")
-        if np.isnat(moments).any():
-            raise ValueError("an empty time") from None
-        seconds: Times = (moments - moments[0]).astype(np.float64) / 1e9
-        return seconds
+    return np.clip(sizes, 1, clip or LONGEST).astype(np.int64)

@@ -7,6 +7,7 @@ import numpy as np
 
 from headway.errors import ConfigError
 from headway.lab import workload
+from headway.lab.traces import replay
 from headway.lab.workload import Times
 from headway.loadgen.driver import Driver, Tick
 from headway.loadgen.report import Point
@@ -31,7 +32,7 @@ class ArrivalLaw:
             if requests > _MANY:
                 raise ConfigError(f"{rate_rps:g}/s for {seconds:g} s are over {_MANY:,} requests")
             if self.trace is not None:
-                times = workload.replay(self.trace, requests, rate_rps)
+                times = replay(self.trace, requests, rate_rps)
             else:
                 law = workload.OPEN_LOOPS[self.kind]
                 times = law(requests, rate_rps, rng, **dict(self.options))

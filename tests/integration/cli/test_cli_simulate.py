@@ -336,3 +336,46 @@ def test_flags_that_do_not_fit_replicas_are_refused_by_name(
     done = headway("simulate", "--arrivals", "poisson:100", *MODEL, *flags)
     assert done.returncode == 2
     assert name in done.stderr
+
+
+def test_tenants_with_rates_of_their_own_are_told_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["simulate", "--arrivals", "poisson", "--tenants", "a=1:rate=20,b=1:rate=60", *MODEL]
+    assert main([*command, "--json", "--policy", "auto"]) == 0
+    [result] = json.loads(capsys.readouterr().out)
+    tenants = result["tenants"]
+    assert tenants["a"]["offered"] + tenants["b"]["offered"] == 2000
+    assert tenants["a"]["offered"] == pytest.approx(500, rel=0.2)
+    assert main([*command, "--policy", "auto"]) == 0
+    assert "tenant" in capsys.readouterr().out
+
+
+def test_a_trace_with_tenants_is_simulated_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("timestamp,tenant\n0,a\n0.01,b\n0.03,b\n")
+    command = ["simulate", "--arrivals", f"trace:{trace}", *MODEL, "--json", "--policy", "auto"]
+    assert main(command) == 0
+    [result] = json.loads(capsys.readouterr().out)
+    offered = {name: each["offered"] for name, each in result["tenants"].items()}
+    assert offered == {"a": 667, "b": 1333}
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "tenants", "said"),
+    [
+        ("poisson:5", "a=1:rate=1", "without one"),
+        ("closed:5,1", "a=1:rate=1", "open loop"),
+        ("poisson", "a=1:rate=1,b=1", "b has no rate"),
+        ("poisson", "a=1:speed=1", "does not have the form"),
+        ("poisson", "a=1,a=2", "once each"),
+    ],
+)
+def test_rates_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], arrivals: str, tenants: str, said: str
+) -> None:
+    command = ["simulate", "--arrivals", arrivals, "--tenants", tenants, *MODEL]
+    assert main(command) == 2
+    assert said in capsys.readouterr().err

@@ -118,6 +118,44 @@ def test_a_trace_that_lacks_something_says_so(tmp_path: Path, name: str, text: s
         read_conversations(path)
 
 
+def test_a_prompt_that_was_preempted_for_another_tenant_gets_no_more_tokens() -> None:
+    """Once it did, in the same step: its blocks were gone, and the scheduler crashed."""
+    rng = np.random.default_rng(3)
+    arrivals = np.sort(rng.uniform(0, 150 / 8, 150))
+    owners = ["ab"[each] for each in (rng.random(150) < 0.67).astype(int)]
+    given = Conversations(arrivals, np.full(150, 100), np.full(150, 60), owners)
+    limits = EngineLimits(blocks=64, max_sequences=16, step_tokens=70, max_context=1024)
+    outcome = simulate_continuous(given, limits, StepCost(0.02, 2e-4))
+    assert outcome.tokens == 150 * 60
+    assert outcome.served is not None
+    told = outcome.served.by_tenant()
+    assert sum(each["output_tokens"] for each in told.values()) == 150 * 60
+    assert outcome.preemptions > 0
+
+
+def test_waiting_tenants_of_equal_weight_get_equal_service() -> None:
+    given = Conversations(
+        np.zeros(200), np.full(200, 64), np.full(200, 64), ["a", *["b"] * 99, *["a"] * 99, "b"]
+    )
+    limits = EngineLimits(blocks=256, max_sequences=32, step_tokens=256, max_context=1024)
+    served = simulate_continuous(given, limits, StepCost(0.02, 2e-4)).served
+    assert served is not None
+    half = len(served.ended_at) // 2
+    a, b = (sum(served.output_tokens[name][:half]) for name in "ab")
+    assert a == pytest.approx(b, rel=0.1)
+
+
+def test_a_trace_says_whose_each_request_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"timestamp": 2000, "input_length": 7, "output_length": 4, "tenant": "late"}\n'
+        '{"timestamp": 1000, "input_length": 5, "output_length": 3, "tenant": "early"}\n'
+    )
+    found = read_conversations(path)
+    assert found.tenants == ["early", "late"]
+    assert found.prompts.tolist() == [5, 7]
+
+
 def test_the_command_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / "plot.png"
     command = "simulate --generate --arrivals poisson:8 --latency 10,0.2 --requests 40 --json"

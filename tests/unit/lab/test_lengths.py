@@ -8,7 +8,7 @@ import pytest
 from headway.core.costs import CostTable
 from headway.core.policy import Compose, Firing
 from headway.errors import ConfigError
-from headway.lab import workload
+from headway.lab import traces, workload
 from headway.lab.profiles import (
     PowerProfile,
     TableProfile,
@@ -53,7 +53,7 @@ def test_lengths_are_as_asked() -> None:
 def test_lengths_are_read_from_a_trace(text: str, sizes: list[int], tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(text)
-    assert workload.read_sizes(file).tolist() == sizes
+    assert traces.read_sizes(file).tolist() == sizes
 
 
 @pytest.mark.parametrize("text", ["", "size\n", "size\nx\n", "a,b\n1,2\n", "size\ninf\n"])
@@ -61,7 +61,7 @@ def test_a_trace_without_lengths_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"trace\.csv"):
-        workload.read_sizes(file)
+        traces.read_sizes(file)
 
 
 def test_the_packed_capacity_is_that_of_full_batches_of_the_mean_length() -> None:

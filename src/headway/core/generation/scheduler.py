@@ -278,8 +278,8 @@ class GenerationScheduler:
             left = progress.length - progress.computed
             room = plan.left_for(progress) - keep
             count = min(room, left) if self.limits.chunking else left
-            if progress.is_decoding or count <= 0:
-                continue
+            if progress.sequence.id not in self._begun or count <= 0:
+                continue  # it decodes by now, or was preempted for one that was admitted since
             plan.prompts.setdefault(progress.sequence.id, (progress, progress.computed))
             plan.left -= count
             progress.computed += count

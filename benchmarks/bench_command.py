@@ -1,0 +1,203 @@
+"""`headway bench` itself: is it right, is it honest, is it fast, and does it find the right rate?
+
+Its latencies are held against servers whose law is known (`known_law.py`): not with a formula for
+the mean of infinitely many requests, but with what exactly these requests, due at these moments,
+must see.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks import known_law
+from benchmarks.report import Bar, Benchmark, Report
+from headway.lab.workload import Times
+from headway.loadgen.connection import opener
+from headway.loadgen.driver import Driver
+from headway.loadgen.exchange import Address, post
+from headway.loadgen.statistics import Window, open_summary, quantile
+from headway.loadgen.sweep import ArrivalLaw
+
+_LAWS = {"M/D/1, 20 ms": (20.0, 0.0, 1), "batches: 20 ms + 0.5 ms a row, ≤ 16": (20.0, 0.5, 16)}
+_LOADS = (0.1, 0.3, 0.5, 0.7, 0.9)
+_SLEEPING = (5.0, 0.05, 64)  # the sleeping model of the other benchmarks
+_OBJECTIVE, _LIMIT_S = "p99<=11ms", 0.011
+_STARVED_RUNS, _BURNERS = 3, 4
+
+
+def bench(url: str, *arguments: object) -> tuple[int, Any]:
+    """The command's exit code and what it says."""
+    command = [sys.executable, "-m", "headway", "bench", url, "--data", "1", "--json"]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def law(quick: bool) -> Report:
+    """Measured percentiles beside those of the law, at the same moments of arrival."""
+    seconds = 3.0 if quick else 7.0
+    rows, worst, notes = [], 0.0, []
+    for name, (alpha_ms, beta_ms, cap) in _LAWS.items():
+        capacity = cap / (alpha_ms + beta_ms * cap) * 1e3
+        with known_law.running(alpha_ms, beta_ms, cap) as url:
+            for load in _LOADS:
+                due = ArrivalLaw("poisson").due(load * capacity, seconds + 1.0, 1)
+                measured, faults = _measured(url, due, seconds)
+                counted = due >= 1.0
+                exact = np.sort(
+                    known_law.latencies(due, alpha_ms / 1e3, beta_ms / 1e3, cap)[counted]
+                )
+                true = [float(exact.mean()), *(quantile(exact, each) for each in (50, 90, 99))]
+                ratios = [one / other for one, other in zip(measured, true, strict=True)]
+                worst = max(worst, *(abs(each - 1) for each in ratios))
+                cells = [
+                    f"{one * 1e3:.2f} / {other * 1e3:.2f}"
+                    for one, other in zip(measured, true, strict=True)
+                ]
+                rows.append([name, f"{load:.0%}", *cells, f"{max(ratios):.3f}", faults or "valid"])
+    row, omitted = _coordinated_omission(quick)
+    rows.append(row)
+    invalid = [_starved() for _ in range(_STARVED_RUNS)]
+    notes.append(f"starved: {_BURNERS} busy processes on the only core that bench may use")
+    return Report(
+        "headway bench beside the law: ms measured / ms by the law",
+        ["law", "load", "mean", "p50", "p90", "p99", "worst ratio", "said"],
+        rows,
+        [
+            Bar("within 3 % of the law from 10 to 90 % load", f"{worst:.2%}", worst <= 0.03),
+            Bar("500 ms, 10/s, one in flight: the true p99", omitted[0], omitted[1] <= 0.03),
+            Bar("starved of CPU: exit 3", str(invalid), invalid == [3] * _STARVED_RUNS),
+        ],
+        notes,
+    )
+
+
+def _measured(url: str, due: Times, seconds: float) -> tuple[list[float], str]:
+    address = Address.parse(url)
+    with Driver(opener(address), [post(address, "", b"1")]) as driver:
+        summary = open_summary(driver.open_loop(due), Window(1.0, 1.0 + seconds))
+    figures = [summary.percentiles_s[each].value for each in (50.0, 90.0, 99.0)]
+    return [summary.mean_s, *figures], "; ".join(summary.faults)
+
+
+def _coordinated_omission(quick: bool) -> tuple[list[object], tuple[str, float]]:
+    """The n-th request is due n × 100 ms from the start, and is answered n × 500 ms from it."""
+    seconds = 2.0 if quick else 4.0
+    with known_law.running(500, 0, 1) as url:
+        load = ("--rate", 10, "--arrivals", "constant", "--max-in-flight", 1)
+        _, [point] = bench(url, *load, "--seconds", seconds, "--warm-up", 0, "--timeout", 60)
+    exact = np.sort(known_law.latencies(ArrivalLaw("constant").due(10, seconds, 0), 0.5, 0.0, 1))
+    true, found = quantile(exact, 99), point["latency_ms"]["p99"]["value"] / 1e3
+    text = f"{found * 1e3:.0f} / {true * 1e3:.0f}"
+    row = ["500 ms, one in flight", "10/s", "", "", "", text, f"{found / true:.3f}", "saturated"]
+    return row, (text, abs(found / true - 1))
+
+
+def _starved() -> int:
+    """The exit code of bench on a core that others use too."""
+    cores = sorted(os.sched_getaffinity(0))
+    with known_law.running(5, 0.05, 64) as url:
+        os.sched_setaffinity(0, cores[:1])
+        burning = [
+            subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(_BURNERS)
+        ]
+        try:
+            code, _ = bench(url, "--rate", 200, "--seconds", 2)
+        finally:
+            for each in burning:
+                each.kill()
+                each.wait()
+            os.sched_setaffinity(0, cores)
+    return code
+
+
+def speed(quick: bool) -> Report:
+    """Requests that one core of the generator sends and checks."""
+    seconds = 1.0 if quick else 4.0
+    rows, best = [], 0.0
+    body = (
+        b'{"id":"bench-0","inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
+    )
+    with known_law.running("at-once") as url:
+        address = Address.parse(url)
+        for connections in (8, 32, 64):
+            with Driver(opener(address), [post(address, "", body, b'"bench-0"')]) as driver:
+                used, began = time.process_time(), time.perf_counter()
+                samples = driver.closed_loop(connections, seconds)
+                used, took = time.process_time() - used, time.perf_counter() - began
+            answered, failed = int(samples.is_ok.sum()), sum(samples.errors.values())
+            best = max(best, answered / used)
+            rows.append([connections, f"{answered / took:,.0f}", f"{answered / used:,.0f}", failed])
+    return Report(
+        "headway bench: v2 requests over HTTP, sent and checked by one core",
+        ["connections", "answers a second", "answers a second of its CPU", "failed"],
+        rows,
+        [Bar("≥ 30,000/s on one core", f"{best:,.0f}", best >= 30_000)],
+        ["the server, which answers at once, runs on the other core"],
+    )
+
+
+def find(quick: bool) -> Report:
+    """--find beside the exact rate: that of a fine sweep of the law itself."""
+    alpha_ms, beta_ms, cap = _SLEEPING
+    true = _exact_rate(alpha_ms / 1e3, beta_ms / 1e3, cap)
+    rows, worst, slowest = [], 0.0, 0.0
+    with known_law.running(*_SLEEPING) as url:
+        for run in range(1 if quick else 3):
+            began = time.perf_counter()
+            code, told = bench(
+                url, "--find", _OBJECTIVE, "--seconds", 2, "--warm-up", 0.5, "--seed", 100 * run
+            )
+            took = time.perf_counter() - began
+            found = told["search"]["pass_rps"] or 0.0
+            worst = max(worst, abs(found / true - 1))
+            slowest = max(slowest, took)
+            rows.append(
+                [
+                    run,
+                    f"{found:,.0f}",
+                    f"{found / true:.3f}",
+                    len(told["probes"]),
+                    f"{took:.0f} s",
+                    code,
+                ]
+            )
+    return Report(
+        f"headway bench --find {_OBJECTIVE}, 5 ms + 0.05 ms a row; exactly: {true:,.0f}/s",
+        ["run", "found", "÷ exact", "probes", "took", "exit"],
+        rows,
+        [
+            Bar("within 3 % of a fine sweep, each time", f"{worst:.2%}", worst <= 0.03),
+            Bar("≤ 60 s", f"{slowest:.0f} s", slowest <= 60),
+        ],
+        ["the exact rate: the law itself, in steps of 0.5 %, 300,000 requests of each rate"],
+    )
+
+
+def _exact_rate(alpha_s: float, beta_s: float, cap: int) -> float:
+    capacity = cap / (alpha_s + beta_s * cap)
+    good = 0.0
+    for rate in np.geomspace(0.02 * capacity, capacity, 400)[::-1]:
+        p99 = statistics.median(
+            quantile(np.sort(known_law.latencies(_poisson(rate, seed), alpha_s, beta_s, cap)), 99)
+            for seed in range(3)
+        )
+        if p99 <= _LIMIT_S:
+            good = float(rate)
+            break
+    return good
+
+
+def _poisson(rate: float, seed: int) -> Times:
+    rng = np.random.default_rng(seed)
+    return np.cumsum(rng.exponential(1 / rate, 100_000))
+
+
+BENCHMARKS: dict[str, Benchmark] = {"bench-law": law, "bench-speed": speed, "bench-find": find}
