@@ -133,6 +133,36 @@ def test_a_prompt_that_was_preempted_for_another_tenant_gets_no_more_tokens() ->
     assert outcome.preemptions > 0
 
 
+def test_tokens_that_are_computed_again_are_not_charged_again() -> None:
+    """A small cache, so that many are preempted: the tenant that is preempted more still gets as
+    much. (Once it paid for what was computed again, and got a tenth less.)"""
+    given = Conversations(
+        np.concatenate([np.arange(100) * 0.6, np.arange(200) * 0.3]),
+        np.full(300, 64),
+        np.full(300, 64),
+        ["light"] * 100 + ["heavy"] * 200,
+    )
+    order = np.argsort(given.arrivals, kind="stable")
+    assert given.tenants is not None
+    given = Conversations(
+        given.arrivals[order],
+        given.prompts,
+        given.outputs,
+        [given.tenants[each] for each in order],
+    )
+    limits = EngineLimits(blocks=64, max_sequences=32, step_tokens=128, max_context=1024)
+    outcome = simulate_continuous(given, limits, StepCost(0.04, 1e-3))
+    served = outcome.served
+    assert served is not None
+    assert outcome.preemptions > 50
+    part = int(0.5 * len(served.ended_at))  # both have requests waiting until then
+    light, heavy = (
+        sum(served.prompt_tokens[name][:part]) + sum(served.output_tokens[name][:part])
+        for name in ("light", "heavy")
+    )
+    assert light == pytest.approx(heavy, rel=0.05)
+
+
 def test_waiting_tenants_of_equal_weight_get_equal_service() -> None:
     given = Conversations(
         np.zeros(200), np.full(200, 64), np.full(200, 64), ["a", *["b"] * 99, *["a"] * 99, "b"]

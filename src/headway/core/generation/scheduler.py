@@ -26,6 +26,9 @@ from headway.core.items import Priority, Wait
 from headway.core.queueing.deadlines import Deadlines
 from headway.errors import DeadlineExceeded, InputTooLarge, InvalidInput, QueueFull
 
+# Where blocks are short, a tenant is preempted that is above its share by this part of all.
+_EXCESS = 0.2
+
 
 class GenerationScheduler:
     def __init__(self, limits: EngineLimits, *, model: str = "") -> None:
@@ -383,9 +386,12 @@ class GenerationScheduler:
         running = (each for _, each in self._running)
         excess = _excess(Counter(each.sequence.tenant for each in running), self._waiting, progress)
         victims = []
+        # Where blocks are short, sequences grow and shares change all the time, and what a victim
+        # has computed is computed again: a moment's excess is not enough.
+        enough = max(1.0, _EXCESS * len(self._running)) if self._slots else 1.0
         for (rank, _, _), each in reversed(self._running):
             tenant = each.sequence.tenant
-            if rank == kind and excess.get(tenant, 0) >= 1:
+            if rank == kind and excess.get(tenant, 0) >= enough:
                 excess[tenant] -= 1
                 victims.append(each)
         return victims

@@ -58,6 +58,7 @@ class Progress:
         "admitted_at",
         "blocks",
         "cached_tokens",
+        "charged",
         "chunks",
         "computed",
         "is_decoding",
@@ -95,6 +96,7 @@ class Progress:
         self.waiting_since = sequence.arrived_at  # or since it was preempted
         self.admitted_at: float | None = None
         self.cached_tokens = 0
+        self.charged = 0  # positions that its account has paid for; computed again, they are free
         self.chunks = 0
         self.preemptions = 0
 

@@ -107,9 +107,14 @@ class Waiting:
         self._ageing.served([int(each is priority) for each in Priority])
 
     def charge(self, progress: Progress, tokens: int) -> None:
-        """Charge the sequence for `tokens` computed tokens."""
+        """Charge the sequence for its last `tokens` computed tokens, except those that it has
+        paid for before it was preempted: that was not its own choice."""
+        new = min(tokens, progress.computed - progress.charged)
+        if new <= 0:
+            return
+        progress.charged = progress.computed
         shares = self._classes[progress.sequence.priority].shares
-        shares.charge(shares.account(progress.account), tokens)
+        shares.charge(shares.account(progress.account), new)
 
     def _remove(self, progress: Progress) -> bool:
         if self._live.pop(progress.sequence.id, None) is None:
