@@ -13,7 +13,8 @@ from headway.core.routing import Route
 from headway.lab.fleet import Autoscale, Fleet, FleetOutcome, simulate_fleet
 from headway.lab.profiles import PowerProfile, TokenProfile, batch_seconds, capacity_rps
 from headway.lab.simulate import Lengths, Scenario
-from headway.lab.workload import Times, poisson, read_trace
+from headway.lab.traces import read_trace
+from headway.lab.workload import Times, poisson
 
 GPU, CPU = PowerProfile(0.005, 0.00005), PowerProfile(0.001, 0.0008)
 ALIKE, ONE_SLOW = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 3.0)
