@@ -24,6 +24,7 @@ _COMMANDS = {
     "keys": "keys",
     "health": "health",
     "explain": "explain",
+    "top": "top",
     "demo": "demo",
     "bench": "bench",
     "simulate": "simulate",

@@ -1,0 +1,276 @@
+"""`headway top`: what a server does just now, in a terminal."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.health import DEFAULT_URL, add_tls, tls_of
+from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, read, spans_of
+from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_KEY = "HEADWAY_API_KEY"
+_CLEAR, _HOME, _REST = "\x1b[2J", "\x1b[H", "\x1b[J"
+_MOST_BATCHES = 200
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what a server says is no command to a terminal
+_HEAD = (
+    *("MODEL", "STATE", "ITEMS/S", "P50", "P99", "SLO", "IN TIME", "QUEUED", "WORK", "BATCHES/S"),
+    *("ROWS", "PADDING", "REFUSED", "PAYS", "WAITS", "BUSY"),
+)
+_LANGUAGE = (
+    *("LANGUAGE MODEL", "TOKENS/S", "FIRST P50", "FIRST P99", "RUNNING", "WAITING", "KV CACHE"),
+    *("CACHED", "PREEMPTED"),
+)
+
+
+def add_parser(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "top",
+        usage="%(prog)s [URL] [options]",
+        help="what a server does just now",
+        description="Shows a running server's models, once a second: items, percentiles, queues, "
+        "batches and why they left. Takes a key with the right `metrics`; with `admin`, or on a "
+        "server that was started with --admin-without-key, it also shows the last batches. "
+        "The same as a page: /dashboard.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}"
+    )
+    parser.add_argument(
+        "--every", type=float, default=1.0, metavar="S", help="seconds between; default: 1"
+    )
+    parser.add_argument(
+        "--count", type=int, default=0, metavar="N", help="end after N; default: at Ctrl-C"
+    )
+    parser.add_argument("--api-key", metavar="KEY", help=f"default: ${_KEY}")
+    add_tls(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 0.1 <= arguments.every <= 3600 or arguments.count < 0:
+        raise ConfigError("--every is 0.1 to 3600 seconds, --count is 0 or more")
+    watch = Watch(arguments)
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
+        print(_CLEAR, end="")
+    watch.look()
+    shown = 0
+    while not arguments.count or shown < arguments.count:
+        time.sleep(arguments.every)
+        watch.look()
+        show(watch.frame(), is_terminal=is_terminal)
+        shown += 1
+    return 1 if watch.trouble and watch.reading is None else 0
+
+
+def show(lines: Sequence[str], *, is_terminal: bool) -> None:
+    if not is_terminal:
+        print("\n".join(lines), flush=True)
+        return
+    size = shutil.get_terminal_size()
+    cut = [line[: size.columns] + "\x1b[K" for line in lines[: size.lines - 1]]
+    print(_HOME + "\n".join(cut) + _REST, flush=True)
+
+
+class Watch:
+    """Asks one server, and keeps what the next frame is made of."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._since = 0
+        self.reading: Reading | None = None
+        self._before: Reading | None = None
+        self._batches: list[Any] = []
+        self._incidents: list[Any] = []
+        self._states: dict[str, str] = {}
+        self.trouble = ""  # why there are no figures
+        self._denied = ""  # why there are no batches
+
+    def look(self) -> None:
+        try:
+            text = self._get("/metrics").decode()
+        except OSError as error:
+            self.trouble, self.reading, self._since = _told(error), None, 0
+            return
+        self.trouble = ""
+        self._before, self.reading = self.reading, read(text, time.monotonic())
+        try:
+            self._look_at_batches()
+            self._denied = ""
+        except OSError as error:
+            self._denied = _told(error)
+
+    def _look_at_batches(self) -> None:
+        path = f"/admin/explain?since={self._since}&limit={_MOST_BATCHES}&items=false"
+        found = json.loads(self._get(path))
+        if found["next"] < self._since:  # it was started again
+            found["batches"] = []
+        self._since = found["next"]
+        self._batches = [*self._batches, *found["batches"]][-_MOST_BATCHES:]
+        self._incidents = [*self._incidents, *found["incidents"]][-5:]
+        models = json.loads(self._get("/admin/models"))["models"]
+        self._states = {f"{each['name']} {each['version']}": each["state"] for each in models}
+
+    def _get(self, path: str) -> bytes:
+        arguments = self._arguments
+        key = arguments.api_key or os.environ.get(_KEY)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            request = urllib.request.Request(arguments.url.rstrip("/") + path, headers=headers)
+            context = tls_of(arguments)
+            with urllib.request.urlopen(
+                request, timeout=arguments.timeout, context=context
+            ) as answer:
+                body: bytes = answer.read()
+                return body
+        except ValueError as error:
+            raise ConfigError(f"{arguments.url}: {error}") from None
+
+    def frame(self) -> list[str]:
+        at = time.strftime("%H:%M:%S")
+        url = self._arguments.url
+        if self.reading is None or self._before is None:
+            why = self.trouble or "its first figures come with the next answer"
+            return [f"headway top  {url}  {at}", "", f"no figures: {why}"]
+        server, spans = self.reading.server, spans_of(self.reading, self._before)
+        memory = server.get("process_resident_memory_bytes")
+        lines = [
+            f"headway top  {url}  {at}",
+            f"load {_share(server.get('headway_load_utilization'))}   memory {_bytes(memory)}   "
+            f"queued {_number(server.get('headway_load_queued_requests'))}   "
+            f"running {_number(server.get('headway_load_running_requests'))}",
+            "",
+        ]
+        items = {name: span for name, span in spans.items() if not _is_language(span)}
+        if items:
+            lines += [*columns(_HEAD, [self._row(*each) for each in items.items()]), ""]
+        language = {name: span for name, span in spans.items() if _is_language(span)}
+        if language:
+            rows = [_language_row(*each) for each in language.items()]
+            lines += [*columns(_LANGUAGE, rows), ""]
+        lines += [f"batches left: {_reasons(spans.values())}", ""]
+        return [_CONTROLS.sub("?", line) for line in [*lines, *self._last()]]
+
+    def _row(self, name: str, span: Span) -> list[str]:
+        judged = span.total("headway_slo_items_total")
+        in_time = span.count("headway_slo_items_total|in_time")
+        batches = span.total("headway_batch_rows_count")
+        busy, idle, away = (
+            span.gauge(f"headway_workers|{state}") or 0.0 for state in ("busy", "idle", "away")
+        )
+        ready = "ready" if span.gauge("headway_model_ready") else "not ready"
+        return [
+            name,
+            self._states.get(name, ready).lower(),
+            _number(span.rate(f"{LATENCY}_count")),
+            _seconds(span.quantile(0.5, LATENCY)),
+            _seconds(span.quantile(0.99, LATENCY)),
+            _seconds(span.gauge("headway_slo_seconds")),
+            _share(in_time / judged if judged else None),
+            _number(span.gauge("headway_queue_rows")),
+            _seconds(span.gauge("headway_queue_seconds")),
+            _number(batches / span.seconds),
+            _number(span.total("headway_batch_rows_sum") / batches if batches else None),
+            _share(span.mean("headway_batch_padding_ratio")),
+            _number(span.total("headway_items_refused_total")),
+            _number(span.gauge("headway_batch_cap_rows")),
+            _seconds(span.gauge("headway_linger_cap_seconds")),
+            f"{busy:.0f}/{busy + idle + away:.0f}",
+        ]
+
+    def _last(self) -> list[str]:
+        if self._denied:
+            return [f"no batches are shown: {self._denied}"]
+        lines = [
+            f"{each['model']} batch {each['batch']}, worker {each['worker']}: {each['rows']} of "
+            f"{each['batch_cap']} rows, {each['reason']}, {each['ran_ms']} ms, "
+            f"{each['padding']:.0%} padding"
+            for each in self._batches[:-11:-1]
+        ]
+        said = [f"! {each['model']}: {each['kind']}: {each['message']}" for each in self._incidents]
+        return [*said[::-1], *lines]
+
+
+def _is_language(span: Span) -> bool:
+    return span.gauge("headway_generation_tokens_total") is not None
+
+
+def _language_row(name: str, span: Span) -> list[str]:
+    queried = span.count("headway_prefix_cache_queries_total")
+    hits = span.count("headway_prefix_cache_hits_total")
+    return [
+        name,
+        _number(span.rate("headway_generation_tokens_total")),
+        _seconds(span.quantile(0.5, FIRST_TOKEN)),
+        _seconds(span.quantile(0.99, FIRST_TOKEN)),
+        _number(span.gauge("headway_num_requests_running")),
+        _number(span.gauge("headway_num_requests_waiting")),
+        _share(span.gauge("headway_kv_cache_usage_perc")),
+        _share(hits / queried if queried else None),
+        _number(span.count("headway_num_preemptions_total")),
+    ]
+
+
+def _reasons(spans: Any) -> str:
+    counts: Counter[str] = Counter()
+    for span in spans:
+        counts.update(span.divided("headway_batch_rows_count"))
+    total = sum(counts.values())
+    named = [f"{name} {_share(count / total)}" for name, count in counts.most_common() if count]
+    return ", ".join(named) or "none"
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table: the first column to the left, the others to the right."""
+    lines = [head, *rows]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(width) if n == 0 else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _told(error: OSError) -> str:
+    """What the server says, or why it says nothing."""
+    if isinstance(error, urllib.error.HTTPError):
+        try:
+            said = json.loads(error.read())["error"]
+        except (ValueError, KeyError, TypeError):
+            return str(error)
+        return str(said["message"] if isinstance(said, Mapping) else said)
+    return str(getattr(error, "reason", None) or error)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else f"{value / 2**20:.0f} MiB"
