@@ -27,7 +27,7 @@ TABLE = {
     "__init__": row(
         "client compiled core events generator model observe runtime config single wiring"
     ),
-    "client": row("", lazily="httpx msgspec"),
+    "client": row("core.routing", lazily="httpx msgspec"),
     "wiring": row("*", lazily="*"),
     "errors": row(""),
     "compiled": row(""),

@@ -93,6 +93,7 @@ class ClientAnswer:
     body: bytes
     media_type: str = "application/json"
     retry_after: str | None = None
+    load: str | None = None  # the server's, as it was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,16 @@ class Retries:
 
     most: int = 2
 
-    def wait_s(self, attempt: int, answer: ClientAnswer | None) -> float | None:
+    def wait_s(
+        self, attempt: int, answer: ClientAnswer | None, *, elsewhere: bool = False
+    ) -> float | None:
         """The seconds before the next attempt; None: do not try again. `answer` is None if there
-        was none."""
+        was none; `elsewhere`: the next one is for another server, which has asked for no pause."""
         if attempt >= self.most or (answer is not None and answer.status not in _RETRIED):
             return None
-        asked = None if answer is None else _seconds(answer.retry_after)
+        if elsewhere:
+            return 0.0
+        asked = None if answer is None else seconds_of(answer.retry_after)
         if asked is not None:
             return asked if asked <= _LONGEST_WAIT_S else None
         wait_s: float = min(_FIRST_WAIT_S * 2**attempt, _LONGEST_WAIT_S)
@@ -122,6 +127,7 @@ class ClientCall:
     options: RequestOptions
     read: Callable[[ClientAnswer], Any]
     value: Any = None
+    model: str = ""
 
     def request(self, timeout_s: float, left_s: float | None = None) -> dict[str, Any]:
         """The arguments for httpx. `left_s`: of the caller's time, sent to the server."""
@@ -146,18 +152,21 @@ class Attempts:
         self._whole_s = timeout_s if deadline_ms is None else deadline_ms / 1e3
         self._started = now
 
-    def request(self, now: float) -> dict[str, Any]:
-        """The next attempt's, as `Call.request`. Raises DeadlineExceeded when it is too late."""
+    def request(self, now: float, *, is_stream: bool = False) -> dict[str, Any]:
+        """The next attempt's, as `Call.request`. Raises DeadlineExceeded when it is too late.
+        A stream goes on as long as it likes, unless the call has a deadline of its own."""
         left_s = self._left_s(now)
-        return self._call.request(left_s, left_s)
+        return self._call.request(left_s, None if is_stream else left_s)
 
-    def wait_s(self, outcome: ClientAnswer | HeadwayError, now: float) -> float | None:
+    def wait_s(
+        self, outcome: ClientAnswer | HeadwayError, now: float, *, elsewhere: bool = False
+    ) -> float | None:
         """The seconds before the next attempt; None: this was the last. `outcome` is an error if
-        there was no answer."""
+        there was no answer; `elsewhere`: another server may be asked."""
         answer = outcome if isinstance(outcome, ClientAnswer) else None
         if isinstance(outcome, DeadlineExceeded) or (answer is not None and answer.status == 200):
             return None
-        wait_s = self._retries.wait_s(self._count, answer)
+        wait_s = self._retries.wait_s(self._count, answer, elsewhere=elsewhere)
         self._count += 1
         return wait_s if wait_s is not None and wait_s < self._left_s(now) else None
 
@@ -179,7 +188,8 @@ def predict(
     model: str, value: Any, returns: Any, asking: Asking, options: RequestOptions
 ) -> ClientCall:
     path = _predict_path(model, asking)
-    return ClientCall("POST", path, options, lambda answer: result_of(answer, returns), value)
+    read = lambda answer: result_of(answer, returns)  # noqa: E731
+    return ClientCall("POST", path, options, read, value, model)
 
 
 def predict_many(
@@ -187,7 +197,8 @@ def predict_many(
 ) -> ClientCall:
     path = _predict_path(model, asking, "/batch")
     items = {"items": list(values)}
-    return ClientCall("POST", path, options, lambda answer: results_of(answer.body, returns), items)
+    read = lambda answer: results_of(answer.body, returns)  # noqa: E731
+    return ClientCall("POST", path, options, read, items, model)
 
 
 def models(options: RequestOptions) -> ClientCall:
@@ -238,7 +249,7 @@ def error_of(answer: ClientAnswer) -> HeadwayError:
     """The one that the server meant."""
     status = answer.status
     message = _message(answer.body) or f"HTTP {status}"
-    after_s = _seconds(answer.retry_after)
+    after_s = seconds_of(answer.retry_after)
     if status == 413:
         return InputTooLarge(message, limit=0)
     if status == 429:
@@ -283,7 +294,7 @@ def _message(body: bytes) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
 
-def _seconds(text: str | None) -> float | None:
+def seconds_of(text: str | None) -> float | None:
     try:
         return max(0.0, float(text)) if text else None
     except ValueError:  # a date: nobody of ours sends one

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack, overload
 
 from headway.client import calls
+from headway.client.balancing import Balancer, Place
 from headway.client.calls import (
     Asking,
     Attempts,
@@ -35,7 +36,7 @@ class _Caller(Generic[H]):
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | Sequence[str] = DEFAULT_URL,
         *,
         key: str = "",
         tenant: str = "",
@@ -47,20 +48,26 @@ class _Caller(Generic[H]):
         self._tenant = tenant
         self._timeout_s = timeout_s
         self._retries = Retries(retries)
-        self.http: H = http or getattr(_httpx(), self._sender)(base_url=url.rstrip("/"))
+        urls = [each.rstrip("/") for each in ([url] if isinstance(url, str) else url)]
+        if not urls:
+            raise ConfigError("a client needs the address of a server at least", field="url")
+        self._urls = urls if len(urls) > 1 else [""]  # or as `http` has it
+        self._balancer = Balancer(len(urls))
+        self.http: H = http or getattr(_httpx(), self._sender)(base_url=urls[0])
 
     def _options(self, asking: Asking) -> RequestOptions:
         deadline_ms, priority = asking.get("deadline_ms"), asking.get("priority")
         return RequestOptions(deadline_ms, priority, self._tenant, self._key)
 
-    def _attempts(self, call: ClientCall) -> Attempts:
-        return Attempts(call, self._retries, self._timeout_s, time.monotonic())
+    def _tries(self, call: ClientCall) -> "_Tries":
+        attempts = Attempts(call, self._retries, self._timeout_s, time.monotonic())
+        return _Tries(attempts, self._balancer, self._urls, call.model)
 
-    def _stream(self, model: str, value: Any, asking: Asking) -> dict[str, Any]:
-        call = calls.predict(model, value, Any, asking, self._options(asking))
-        request = call.request(self._timeout_s)
+    def _stream(self, model: str, value: Any, asking: Asking) -> "tuple[_Tries, dict[str, Any]]":
+        tries = self._tries(calls.predict(model, value, Any, asking, self._options(asking)))
+        request = tries.begin(is_stream=True)
         request["headers"]["Accept"] = "text/event-stream"
-        return request
+        return tries, request
 
     def _failure(self, error: "httpx.TransportError") -> HeadwayError:
         """The exception for a request that got no answer."""
@@ -71,8 +78,52 @@ class _Caller(Generic[H]):
         return failure
 
 
+class _Tries:
+    """The attempts of one call, each at a server that the balancer chooses."""
+
+    def __init__(
+        self, attempts: Attempts, balancer: Balancer, urls: Sequence[str], model: str
+    ) -> None:
+        self._attempts = attempts
+        self._balancer = balancer
+        self._urls = urls
+        self._model = model
+        self._tried: set[int] = set()
+        self._place: Place | None = None
+        self.result = attempts.result
+
+    def begin(self, *, is_stream: bool = False) -> dict[str, Any]:
+        """The arguments for httpx. Raises DeadlineExceeded when it is too late."""
+        now = time.monotonic()
+        request = self._attempts.request(now, is_stream=is_stream)
+        size = len(request["content"] or b"")
+        choose = self._balancer.choose
+        self._place = place = choose(self._model, size, now, tried=self._tried, asks=not is_stream)
+        request["url"] = self._urls[place.server] + request["url"]
+        request["headers"] |= place.headers
+        return request
+
+    def end(self, outcome: ClientAnswer | HeadwayError | None) -> float | None:
+        """The seconds before the next attempt; None: this was the last, or (`outcome` None) the
+        caller left."""
+        place, self._place = self._place, None
+        if place is None:
+            return None
+        now = time.monotonic()
+        self._balancer.ended(place, outcome, now)
+        if outcome is None:
+            return None
+        self._tried.add(place.server)
+        elsewhere = self._balancer.has_other(now, self._tried)
+        if not elsewhere:
+            self._tried.clear()
+        return self._attempts.wait_s(outcome, now, elsewhere=elsewhere)
+
+
 class Client(_Caller["httpx.Client"]):
-    """A server's models, called from code without an event loop; from any thread.
+    """The models of a server, or of several with the same models (then pass a list of addresses:
+    each call goes to one that is expected to answer soon). For code without an event loop; from
+    any thread.
 
     `timeout_s` is for a whole call with its retries; the server knows it, and refuses what it
     cannot answer by then. A call that was refused because the server is busy is tried again,
@@ -122,12 +173,18 @@ class Client(_Caller["httpx.Client"]):
 
     def stream(self, model: str, value: Any, **asking: Unpack[Asking]) -> Iterator[Any]:
         """The chunks of a model that streams, as they come. Nothing is tried again."""
-        with self.http.stream(**self._stream(model, value, asking)) as answer:
-            if answer.status_code != 200:
-                raise calls.error_of(_answer_of(answer, answer.read()))
-            reader = EventReader()
-            for line in answer.iter_lines():
-                yield from reader.read(line)
+        tries, request = self._stream(model, value, asking)
+        try:
+            with self.http.stream(**request) as answer:
+                if answer.status_code != 200:
+                    outcome = _answer_of(answer, answer.read())
+                    tries.end(outcome)
+                    raise calls.error_of(outcome)
+                reader = EventReader()
+                for line in answer.iter_lines():
+                    yield from reader.read(line)
+        finally:
+            tries.end(None)
 
     def models(self) -> list[str]:
         """Names of the models that are served."""
@@ -135,19 +192,32 @@ class Client(_Caller["httpx.Client"]):
         return names
 
     def is_ready(self) -> bool:
-        return bool(self.http.get("/v2/health/ready").status_code == 200)
+        """Whether the server is; of several, any."""
+        unreached = _httpx().TransportError
+        for url in self._urls:
+            try:
+                if self.http.get(f"{url}/v2/health/ready").status_code == 200:
+                    return True
+            except unreached:
+                if len(self._urls) == 1:
+                    raise
+        return False
 
     def _send(self, call: ClientCall) -> Any:
-        unreached, attempts = _httpx().TransportError, self._attempts(call)
+        unreached, tries = _httpx().TransportError, self._tries(call)
         while True:
             outcome: ClientAnswer | HeadwayError
+            request = tries.begin()
             try:
-                outcome = _answer_of(self.http.request(**attempts.request(time.monotonic())))
+                outcome = _answer_of(self.http.request(**request))
             except unreached as error:
                 outcome = self._failure(error)
-            wait_s = attempts.wait_s(outcome, time.monotonic())
+            except BaseException:  # the caller leaves
+                tries.end(None)
+                raise
+            wait_s = tries.end(outcome)
             if wait_s is None:
-                return attempts.result(outcome)
+                return tries.result(outcome)
             _pause(wait_s)
 
 
@@ -196,32 +266,50 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
         return results
 
     async def stream(self, model: str, value: Any, **asking: Unpack[Asking]) -> AsyncIterator[Any]:
-        async with self.http.stream(**self._stream(model, value, asking)) as answer:
-            if answer.status_code != 200:
-                raise calls.error_of(_answer_of(answer, await answer.aread()))
-            reader = EventReader()
-            async for line in answer.aiter_lines():
-                for chunk in reader.read(line):
-                    yield chunk
+        tries, request = self._stream(model, value, asking)
+        try:
+            async with self.http.stream(**request) as answer:
+                if answer.status_code != 200:
+                    outcome = _answer_of(answer, await answer.aread())
+                    tries.end(outcome)
+                    raise calls.error_of(outcome)
+                reader = EventReader()
+                async for line in answer.aiter_lines():
+                    for chunk in reader.read(line):
+                        yield chunk
+        finally:
+            tries.end(None)
 
     async def models(self) -> list[str]:
         names: list[str] = await self._send(calls.models(self._options({})))
         return names
 
     async def is_ready(self) -> bool:
-        return bool((await self.http.get("/v2/health/ready")).status_code == 200)
+        unreached = _httpx().TransportError
+        for url in self._urls:
+            try:
+                if (await self.http.get(f"{url}/v2/health/ready")).status_code == 200:
+                    return True
+            except unreached:
+                if len(self._urls) == 1:
+                    raise
+        return False
 
     async def _send(self, call: ClientCall) -> Any:
-        unreached, attempts = _httpx().TransportError, self._attempts(call)
+        unreached, tries = _httpx().TransportError, self._tries(call)
         while True:
             outcome: ClientAnswer | HeadwayError
+            request = tries.begin()
             try:
-                outcome = _answer_of(await self.http.request(**attempts.request(time.monotonic())))
+                outcome = _answer_of(await self.http.request(**request))
             except unreached as error:
                 outcome = self._failure(error)
-            wait_s = attempts.wait_s(outcome, time.monotonic())
+            except BaseException:  # the caller leaves
+                tries.end(None)
+                raise
+            wait_s = tries.end(outcome)
             if wait_s is None:
-                return attempts.result(outcome)
+                return tries.result(outcome)
             await asyncio.sleep(wait_s)
 
 
@@ -231,6 +319,7 @@ def _answer_of(response: "httpx.Response", body: bytes | None = None) -> ClientA
         response.content if body is None else body,
         response.headers.get("content-type", ""),
         response.headers.get("retry-after"),
+        response.headers.get("endpoint-load-metrics"),
     )
 
 

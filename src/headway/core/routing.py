@@ -7,6 +7,7 @@ requests; what a replica says of its queue is some milliseconds old, and routers
 least of such figures would all choose the same replica: hence `TWO_CHOICES`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -56,10 +57,11 @@ class ReplicaView:
     """What one router knows of one replica. The replica is taken to start a batch with all that
     waits whenever one comes back: so each answer says when the running batch began."""
 
-    def __init__(self, pace: Pace = UNKNOWN) -> None:
-        self.pace = pace
+    def __init__(self, pace: Pace | None = None) -> None:
+        self.pace = pace or UNKNOWN
+        self.usual = 1.0  # the ratio of a replica that nothing is known of
         self._ratio = 1.0  # of real times to predicted ones, at the last answer
-        self._answered_at = 0.0
+        self._answered_at = -math.inf
         self._sent: dict[int, _Sent] = {}
         self._weight = 0.0  # of all that was sent and is not answered
         self._running = 0.0  # of that, what the running batch holds
@@ -77,7 +79,12 @@ class ReplicaView:
     def ratio(self, now: float) -> float:
         """Of real times to predicted ones. A replica that was slow is tried again in time."""
         kept: float = 0.5 ** ((now - self._answered_at) / _FORGOTTEN_S)
-        return 1.0 + (self._ratio - 1.0) * kept
+        return self.usual + (self._ratio - self.usual) * kept
+
+    @property
+    def is_known(self) -> bool:
+        """Has it ever answered?"""
+        return self._answered_at > -math.inf
 
     def _raw_s(self, weight: float) -> float:
         return self.pace.seconds(self._weight - self._running + weight)
@@ -105,7 +112,8 @@ class ReplicaView:
         if sent.raw_s > 0.0:
             ratio = min(max((now - sent.at) / sent.raw_s, _FASTEST), _SLOWEST)
             before = self.ratio(now)
-            self._ratio, self._answered_at = before + (ratio - before) * _LATEST, now
+            share = _LATEST if self.is_known else 1.0
+            self._ratio, self._answered_at = before + (ratio - before) * share, now
 
     def failed(self, number: int) -> None:
         """It was refused or lost, or its caller left: that says nothing about batches."""

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from headway.core.batching.scheduler import Scheduler
+from headway.core.costs.full_batches import pace_of
 from headway.core.items import Batch, Item, Run, Wait
 from headway.core.lifecycle.scaling import LOADING_WORK, replicas_for
 from headway.core.policy import Policy
-from headway.core.routing import Pace, ReplicaView, Route, Router
+from headway.core.routing import ReplicaView, Route, Router
 from headway.errors import ConfigError, Unavailable
 from headway.lab.profiles import probe, probe_sizes
 from headway.lab.simulate import Scenario
@@ -194,11 +195,7 @@ class _FleetWorld:
             table = probe_sizes(profile, scenario.max_rows, largest, 0.0, self._rng)
         scheduler = Scheduler(self._policy, table)
         size = 0 if lengths is None else int(self._mean_size)
-        batch_s = scheduler.costs.predict(1, size) or 0.0
-        most = float(scheduler.cap_rows)
-        full_s = (scheduler.costs.full_row_s(size) or 0.0) * most
-        more_s = max(0.0, full_s - batch_s) / max(1.0, most - 1.0)
-        view = ReplicaView(Pace(batch_s, more_s, most))
+        view = ReplicaView(pace_of(scheduler.costs, size, scheduler.cap_rows))
         self._serving.append(_Replica(next(self._started), speed, scheduler, view))
 
     def _send(self, item: Item, now: float) -> None:

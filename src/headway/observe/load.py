@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from headway.core.lifecycle.scaling import LOADING_WORK, WorkRate
+from headway.core.routing import Pace
 from headway.observe import families
 from headway.observe.exposition import Exposition
 
@@ -82,15 +83,19 @@ class LoadSignals:
         page.add(families.LOAD_WORK_SECONDS, "", load.work_s)
         page.add(families.LOAD_UTILIZATION, "", utilization)
 
-    def orca(self, form: str) -> str | None:
+    def orca(self, form: str, pace: Pace | None = None) -> str | None:
         """The header with these figures, as Envoy, Triton and vLLM write it; None: an unknown
-        form."""
+        form. `pace`: of the model that answers."""
         load, utilization = self.read()
-        named = {
+        named: dict[str, float] = {
             "queue_seconds": round(load.queue_s, 6),
             "queued_requests": load.queued_requests,
             "running_requests": load.running_requests,
         }
+        if pace is not None:
+            named["batch_seconds"] = round(pace.batch_s, 6)
+            named["more_seconds"] = round(pace.more_s, 9)
+            named["batch_rows"] = pace.most
         used = round(utilization, 4)
         if form.strip().upper() == "JSON":
             figures = {"application_utilization": used, "named_metrics": named}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from headway.core.items import Priority
 from headway.core.policy import Policy
+from headway.core.routing import Pace
 from headway.observe import families
 from headway.observe.exposition import (
     OPENMETRICS,
@@ -49,6 +50,8 @@ class Now(Protocol):
     def running_items(self) -> int: ...
     @property
     def oldest_batch_s(self) -> float: ...
+    @property
+    def pace(self) -> Pace | None: ...
     @property
     def away_workers(self) -> int: ...
 
@@ -128,6 +131,13 @@ class Metrics:
     def add_source(self, source: Source) -> None:
         """Ask this source, too, for every page."""
         self._sources.append(source)
+
+    def pace_of(self, model: str) -> Pace | None:
+        """How long the model's batches take; None: unknown."""
+        with self._lock:
+            found = [each for key, each in self._models.items() if key.model == model]
+        paces = [each.statistics().pace for watched in found for each in watched.batchers()]
+        return next(filter(None, paces), None)
 
     def _stopped(self, watch: "_Watch") -> None:
         with self._lock:
@@ -326,11 +336,11 @@ class _Model:
     @property
     def is_open(self) -> bool | None:
         """Does any batcher take calls? None: there is none."""
-        batchers = self._batchers()
+        batchers = self.batchers()
         return any(each.statistics().is_open for each in batchers) if batchers else None
 
     def load(self) -> Load:
-        states = [each.statistics() for each in self._batchers()]
+        states = [each.statistics() for each in self.batchers()]
         return Load(
             sum(now.queued_items for now in states),
             sum(now.running_items for now in states),
@@ -338,12 +348,12 @@ class _Model:
             self.recorder.load_s,
         )
 
-    def _batchers(self) -> list[Watchable]:
+    def batchers(self) -> list[Watchable]:
         return [each for watch in self.watches if (each := watch.batcher) is not None]
 
     def _add_now(self, page: Exposition) -> None:
         where = self._where
-        batchers = self._batchers()
+        batchers = self.batchers()
         states = [(batcher.statistics(), batcher.policy.workers) for batcher in batchers]
         if not states:
             return  # its sums stay a while; there is no now

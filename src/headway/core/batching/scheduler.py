@@ -17,6 +17,7 @@ from headway.core.batching.lateness import MOST_DROPPED, refusals_of
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.costs import Costs, CostTable
+from headway.core.costs.full_batches import pace_of, work_of
 from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
 from headway.core.items import (
@@ -35,6 +36,7 @@ from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.admission import Admission
 from headway.core.queueing.queue import FairLane, PlainLane
 from headway.core.queueing.running import Running
+from headway.core.routing import Pace
 from headway.errors import HeadwayError, InvalidInput
 
 
@@ -89,6 +91,7 @@ class Scheduler:
         self._refused: list[Refusal] = []
         self._idle_since: float | None = None
         self._batches = 0
+        self._last_size = 0
         self._draining = False
         self._max_queue = policy.max_queue
         self._learns = self._rule is auto  # the other rules use given waits
@@ -150,7 +153,7 @@ class Scheduler:
         was cut short).
         """
         self._leave_worker(batch)
-        work_s = self._work_s(batch)
+        work_s = work_of(self.costs, batch)
         if ran_s is not None:
             self._observe(batch, ran_s)
             if self._fitting.limits:
@@ -162,25 +165,6 @@ class Scheduler:
         if self._learns:
             self._arrivals.completed(now, self._queue.items + self._running.items)
         return (ran_s or 0.0) if work_s is None else work_s
-
-    def _work_s(self, batch: Batch) -> float | None:
-        """The least time that the batch's rows can take: in full batches of items of their size.
-        None: unknown.
-
-        Half-empty batches keep a worker as busy as full ones, so the busy time says little about
-        what is left; this says it.
-        """
-        row_s = self.costs.full_row_s
-        if not batch.size:
-            full_s = row_s()
-            return None if full_s is None else batch.rows * full_s
-        work_s = 0.0
-        for item in batch.items:
-            full_s = row_s(item.size)
-            if full_s is None:
-                return None
-            work_s += item.rows * full_s
-        return work_s
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
         if self._running.workers > 1:
@@ -328,6 +312,7 @@ class Scheduler:
         now: float,
     ) -> Run:
         self._batches += 1
+        self._last_size = size
         padded_rows = self._composer.padded_rows(rows) if self._is_padded else rows
         if self._is_padded and size:
             size = self._composer.run_size(items, rows, size)
@@ -407,6 +392,11 @@ class Scheduler:
         for lane in self._queue.lanes.values():
             waiting_s += lane.rows * (self.costs.full_row_s(lane.mean_size) or 0.0)
         return waiting_s / self._running.workers
+
+    @property
+    def pace(self) -> Pace | None:
+        """How long batches take, of items like those of the last one; None: unknown."""
+        return pace_of(self.costs, self._last_size, self.cap_rows)
 
     @property
     def running_items(self) -> int:

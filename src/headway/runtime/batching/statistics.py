@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from headway.core.routing import Pace
 from headway.runtime.batching.decider import BatchDecider
 
 
@@ -15,6 +16,7 @@ class Statistics:
     running_batches: int
     running_items: int
     oldest_batch_s: float  # how long the longest running batch has been running
+    pace: Pace | None = None  # how long batches take; None: unknown
     away_workers: int = 0  # processes that are being started again, or given up
 
 
@@ -34,5 +36,6 @@ def statistics_of(decider: BatchDecider) -> Statistics:
             running_batches=scheduler.running_batches,
             running_items=scheduler.running_items,
             oldest_batch_s=max(ages, default=0.0),
+            pace=scheduler.pace,
             away_workers=len(decider.pool.away),
         )
