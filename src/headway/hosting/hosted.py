@@ -6,8 +6,8 @@ import functools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
@@ -59,6 +59,7 @@ from headway.signature import (
     side_of,
 )
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
 _MANY_ROWS = 4096  # more rows are converted in a thread, because that takes milliseconds
@@ -220,21 +221,24 @@ class Served(InUse):
         """Run named arrays, rows first. One row that fails fails all, and withdraws the others."""
         if self._limit_ms is not None:
             ask = ask.within(self._limit_ms)
-        started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
+        rows = rows_of(inputs) if self._has_rows else 1
         if ask.allowance is not None:
             ask.pay(max(rows, 1))
+        if self.signature is None:
+            if ask is PLAIN and rows == 1:
+                return await self._recorded(1, self.batcher.submit_row(inputs))
+            return await self._recorded(rows, self._infer_rows(inputs, rows, ask))
+        return await self._recorded(rows, self._infer_items(self.signature, inputs, ask))
+
+    async def _recorded(self, rows: int, call: Coroutine[Any, Any, T]) -> T:
+        started = self.clock()
         try:
-            if ask is PLAIN and rows == 1 and self.signature is None:
-                outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
-            elif self.signature is None:
-                outputs = await self._infer_rows(inputs, rows, ask)
-            else:
-                outputs = await self._infer_items(self.signature, inputs, ask)
+            result = await call
         except BaseException as error:
             self.record(rows, started, error)
             raise
         self.record(rows, started, None)
-        return outputs
+        return result
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """Run one value as decoded from JSON. The result may contain numpy arrays."""
@@ -242,14 +246,7 @@ class Served(InUse):
             ask = ask.within(self._limit_ms)
         if ask.allowance is not None:
             ask.pay(1)
-        started = self.clock()
-        try:
-            result = await self._predict(value, ask)
-        except BaseException as error:
-            self.record(1, started, error)
-            raise
-        self.record(1, started, None)
-        return result
+        return await self._recorded(1, self._predict(value, ask))
 
     async def submit(self, value: Any, ask: Ask) -> Any:
         """Run one Python value from a model that calls this one; nothing is decoded. A model over
@@ -259,14 +256,7 @@ class Served(InUse):
         arrays = whole_arrays(value, self.inputs) if is_over_arrays else None
         if arrays is not None:
             return await self.infer(arrays, ask)
-        started = self.clock()
-        try:
-            result = await self._submit(value, ask)
-        except BaseException as error:
-            self.record(1, started, error)
-            raise
-        self.record(1, started, None)
-        return result
+        return await self._recorded(1, self._submit(value, ask))
 
     async def submit_many(self, values: Sequence[Any], ask: Ask) -> list[Any]:
         """Run several values: the first error withdraws the others."""

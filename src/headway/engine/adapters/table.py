@@ -1,26 +1,18 @@
 """An engine's adapters: those it has been given, and those that lie in slots, ready to compute."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from headway.core.generation.step import Decode, Prefill, Step
-from headway.engine.adapters.peft import Sizes, Weights, read_adapter
+from headway.engine.adapters.peft import Weights, read_adapter
 from headway.engine.adapters.products import Adapting, Products
 
-
-class Adaptable(Protocol):
-    """A decoder whose products adapters can change."""
-
-    @property
-    def adaptable(self) -> Sizes: ...
-
-    def packed(self, weights: Weights) -> Products:
-        """The weights in the form in which this decoder multiplies."""
-        ...
+if TYPE_CHECKING:
+    from headway.engine.cpu.runner import Decoder
 
 
 class AdapterTable:
-    def __init__(self, decoder: Adaptable, *, slots: int, sequences: int, max_rank: int) -> None:
+    def __init__(self, decoder: "Decoder", *, slots: int, sequences: int, max_rank: int) -> None:
         self._decoder = decoder
         self._max_rank = max_rank
         self._known: dict[str, Weights] = {}

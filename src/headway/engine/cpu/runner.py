@@ -41,7 +41,9 @@ class Decoder(Protocol):
     @property
     def adaptable(self) -> Sizes: ...
 
-    def packed(self, weights: Weights) -> Products: ...
+    def packed(self, weights: Weights) -> Products:
+        """An adapter's weights in the form in which this decoder multiplies."""
+        ...
 
     def __call__(self, inputs: DecoderInputs) -> torch.Tensor:
         """The logits."""

@@ -3,7 +3,7 @@ transport and no clock: requests are handed to a listener, mistakes are raised."
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import httptools
 
@@ -14,6 +14,9 @@ from headway.wire.http1 import wire
 from headway.wire.http1.received import Phase, Received, RequestRefused, request_of
 from headway.wire.limits import ConnectionLimits
 
+if TYPE_CHECKING:
+    from headway.wire.http1.connection import Connection
+
 _STEP = 64 * 2**10  # bytes of room that are taken at once
 _PIECE = 4 * 2**10  # bytes that are parsed at a time, where they are not all of one body
 _IN_CHUNKS = 64  # bytes at least: chunks may be full of blank lines
@@ -23,20 +26,6 @@ _HOST = re.compile(rb"([\w.~%-]*|\[[\da-fA-F:.%]+\])(:\d*)?")
 _END_OF_HEAD = b"\r\n\r\n"
 _BLANK = b"\r\n"  # before a request these mean nothing, and a read may have ten thousand
 _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the parser stops
-
-
-class RequestListener(Protocol):
-    def check_head(self, headers: WireHeaders) -> None:
-        """Check the head before a long body is read. Raises RequestRefused."""
-        ...
-
-    def on_expect(self) -> None:
-        """The client waits for `100 Continue`."""
-        ...
-
-    def on_request(self, body: bytes, parts: Sequence[bytes]) -> None:
-        """A request is whole: its body, or the parts of a large one. Raises RequestRefused."""
-        ...
 
 
 class RequestParser:
@@ -61,7 +50,7 @@ class RequestParser:
         "url",
     )
 
-    def __init__(self, listener: RequestListener, config: ConnectionLimits, room: BodyRoom) -> None:
+    def __init__(self, listener: "Connection", config: ConnectionLimits, room: BodyRoom) -> None:
         self._listener = listener
         self._config = config
         self._room = room
