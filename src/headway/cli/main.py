@@ -27,6 +27,7 @@ _COMMANDS = {
     "top": "top",
     "demo": "demo",
     "bench": "bench",
+    "profile": "profile",
     "simulate": "simulate",
 }
 # Flags of vLLM, Triton, TorchServe, LitServe and uvicorn, which newcomers type.

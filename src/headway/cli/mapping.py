@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.offline.output import Output, OutputNote
 
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
-    config = _config_of(arguments)
+    config = config_of(arguments)
     _check_files(arguments.source, arguments.output)
     note = OutputNote(
         model=config.target, options=config.options, input_head=head_of(arguments.source)
@@ -249,7 +249,7 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
     )
 
 
-def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
+def config_of(arguments: argparse.Namespace) -> "ModelConfig":
     """The model's settings as for `serve`, except those about waiting callers."""
 
     from headway.config import ModelConfig
