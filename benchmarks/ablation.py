@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from headway.core.batching.filling import Filling
 from headway.core.batching.gathering import Gathering
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
-from headway.core.batching.replay import Surge
+from headway.core.batching.replay import Sharing
 from headway.core.batching.returns import Away
 from headway.core.costs import Costs
 from headway.core.items import Priority
@@ -138,15 +138,6 @@ def _without(target: Any, name: str, instead: object) -> Callable[[], AbstractCo
     return lambda: patch.object(target, name, instead)
 
 
-@contextmanager
-def _no_surge() -> Iterator[None]:
-    with (
-        patch.object(Surge, "cap_for", lambda self, cap, times, here: cap),
-        patch.object(Surge, "rows_to_take", lambda self, waiting, cap, times, here: cap),
-    ):
-        yield
-
-
 def _all_that_wait(self: Costs, waiting: int, size: int = 0) -> int:
     return min(waiting, self.best_rows(size))
 
@@ -186,7 +177,11 @@ ABLATIONS = (
         _pools(),
         _without(Rehearsal, "step", lambda self, now: None),
     ),
-    Ablation("a pool's cap is lifted while more come", _pools(), _no_surge),
+    Ablation(
+        "a pool takes a long queue in larger batches",
+        _pools(),
+        _without(Sharing, "items_to_take", lambda self, waiting, cap: min(waiting, cap)),
+    ),
     Ablation(
         "free workers share what came at once",
         _requests_of_many(),

@@ -73,7 +73,7 @@ def company_of(anchor: Item, items: list[Item], costs: Costs, limits: Limits) ->
         return None
     part = plan(anchor.size, [size for size, _ in waiting], [rows for _, rows in waiting], known)
     inside = [item for item in items if part.low < item.size <= part.high]
-    return inside[: part.cap(min(len(inside), limits.rows_at(max(i.size for i in inside))))]
+    return inside[: part.rows]
 
 
 waiting = st.lists(

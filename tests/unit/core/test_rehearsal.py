@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.core.batching.rehearsal import Rehearsal, Setting
-from headway.core.batching.replay import Surge, Sustained
+from headway.core.batching.replay import Sharing
 from headway.core.costs import Costs, CostTable, probe_rows
 from headway.core.policy import Policy
 from headway.core.queueing.running import Running
@@ -149,7 +149,7 @@ def test_several_workers_share_a_queue_so_that_its_last_row_is_answered_soonest(
     waiting: int, curve: Curve
 ) -> None:
     sizes = [(rows, 4 * rows / curve(rows), curve(rows)) for rows in (8, 16, 32, 48, 64)]
-    taken = Surge(Sustained(sizes)).rows_to_take(waiting, 16, [], 0)
+    taken = Sharing(sizes).items_to_take(waiting, 16)
     assert min(16, waiting) <= taken <= waiting
     if curve is gpu:
         assert taken >= min(64, waiting) // 2, "a row more costs hardly anything"
@@ -159,42 +159,12 @@ def test_several_workers_share_a_queue_so_that_its_last_row_is_answered_soonest(
         assert taken == waiting or taken % 16 == 0
 
 
-CPU_SIZES = [(rows, 8 * rows / cpu(rows), cpu(rows)) for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
-
-
-def test_the_size_that_is_lifted_to_is_the_one_with_the_soonest_answers() -> None:
-    """`1 + 0.8 b` ms on eight workers: 8 rows serve 8,650 a second, 32 rows 9,620."""
-    sustained = Sustained(CPU_SIZES)
-    assert sustained.cap_for(1, 8_600) in (6, 8)
-    assert sustained.cap_for(8, 8_600) == 8
-    assert sustained.cap_for(4, 11_000) <= 12, "twice the batch for little is not worth it"
-
-
-def steadily(rate_rps: float, count: int = 300) -> list[float]:
-    return [number / rate_rps for number in range(count)]
-
-
-def test_a_cap_is_lifted_while_more_come_and_a_queue_says_so() -> None:
-    surge, fast, slow = Surge(Sustained(CPU_SIZES)), steadily(8_600), steadily(3_000)
-    assert surge.cap_for(1, fast, 300) == 1, "that many come in a moment may be chance"
-    assert surge.rows_to_take(60, 1, fast, 300) >= 6
-    assert surge.cap_for(1, fast, 300) in (6, 8), "now it is known, and stays so …"
-    assert surge.cap_for(1, slow, 300) == 1, "… until as few come as it serves"
-    assert surge.cap_for(1, fast, 300) == 1
-
-
-def test_a_queue_alone_lifts_no_cap() -> None:
-    """It is taken in larger batches, and leaves no trace."""
-    surge, slow = Surge(Sustained(CPU_SIZES)), steadily(3_000)
-    assert surge.rows_to_take(60, 1, slow, 300) > 1
-    assert surge.cap_for(1, slow, 300) == 1
-
-
 def test_sizes_that_serve_no_more_than_smaller_ones_sustain_nothing() -> None:
     """Where rows are computed in tiles of 16, 24 of them serve fewer a second than 16."""
     sizes = [(rows, 4 * rows / tiles(rows), tiles(rows)) for rows in (16, 24, 32, 48, 64)]
-    for rate_rps in (29_000, 31_000, 40_000):
-        assert Sustained(sizes).cap_for(16, rate_rps) % 16 == 0
+    for waiting in (17, 24, 40, 100):
+        taken = Sharing(sizes).items_to_take(waiting, 16)
+        assert taken % 16 == 0 or taken == waiting
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -210,9 +180,3 @@ def test_what_takes_microseconds_is_not_cut() -> None:
     arrivals = groups(40, 0.00001, 0.010)
     quick = rehearsed(lambda rows: 0.00002 + 0.000002 * rows, arrivals, workers=2)
     assert quick.cap_rows >= 16
-
-
-def test_a_cap_does_not_end_within_a_tile() -> None:
-    """Pinned: on tiles of 16 rows, 4 rows were the cap while few came."""
-    for count in (40, 200, 1_000):
-        assert rehearsed(tiles, poisson(4_000, count), workers=4).cap_rows in (16, 32, 48, 64)

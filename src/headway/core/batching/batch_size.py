@@ -92,12 +92,8 @@ class BatchSize:
         if rows >= self._max_rows:
             return FireReason.FULL
         setting = self._rehearsed()
-        cap_rows = 0
-        if setting is not None:
-            cap_rows = setting.cap_rows
-            if rows >= cap_rows:
-                cap_rows = self._rehearsal.cap_now(cap_rows)
-        if rows >= (cap_rows or self._costs.best_rows(lane.mean_size)):
+        cap_rows = self._costs.best_rows(lane.mean_size) if setting is None else setting.cap_rows
+        if rows >= cap_rows:
             return FireReason.KNEE
         if lane.size_rows >= self._max_cost:
             return FireReason.BUDGET

@@ -84,14 +84,8 @@ class PlannedComposer:
         if cap is None:
             part = self._part_of(own.size, line.by_size)
             low, high = part.low, part.high
-            inside, available, largest = [], 0, 0
-            for shelf in line.shelves.values():
-                if low < shelf.size <= high:
-                    inside.append(shelf)
-                    available += shelf.rows
-                    largest = max(largest, shelf.largest)
-            most = min(available, self._limits.rows_at(largest))
-            cap = part.cap(most) if most <= self._max_rows else most
+            inside = [shelf for shelf in line.shelves.values() if low < shelf.size <= high]
+            cap = part.rows
         cap = max(cap, anchor.rows)
         if anchor is not head:
             queue.take_one(anchor)

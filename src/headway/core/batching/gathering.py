@@ -70,8 +70,6 @@ class Gathering:
         parts = [each for each in found if 2.0 * each.items <= most]
         if not is_known or not parts or self._arrivals.batches < self._rest_until:
             return all_
-        if self._costs.mean_ratio() > GAIN:  # a slow batch would delay the other parts
-            return all_
         best = best_of(parts)
         if best.rate_rps <= EQUAL * all_.rate_rps:
             return all_

@@ -54,7 +54,7 @@ class OrderedComposer:
         made = Composition(lateness.allowed_rows(min(lane.rows, cap_rows)), error=error)
         is_urged = self._is_auto and lateness.is_possible
         if is_urged:
-            lateness.aim(lane, now, made)
+            made.late_before = lateness.before(lane, now, made.goal, made.error)
             if lateness.drop(lane, made, now) or not lane.items:
                 return made
         if is_mixed:

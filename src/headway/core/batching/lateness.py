@@ -11,7 +11,7 @@ from headway.core.costs import Costs
 from headway.core.items import Item, Refusal, RefusalReason
 from headway.core.policy import Policy
 from headway.core.queueing.deadlines import HOPELESS
-from headway.core.queueing.queue import FairLane, Line, Queue
+from headway.core.queueing.queue import FairLane, Queue
 
 ROUNDING_S = 1e-9  # times that differ by less are equal
 MOST_DROPPED = 32  # late items in one decision; the next call drops more
@@ -96,39 +96,6 @@ class Lateness:
         for item in late:
             self._queue.pay_back(item)
             made.class_rows[item.priority] -= item.rows
-
-    def aim(self, lane: FairLane, now: float, made: Composition) -> None:
-        """Set the goal to the largest number of newest rows that one batch can answer in time.
-
-        Set `late_before` to match. In a flood most of the queue is too old to be saved, and the
-        other items may be fewer than a full batch: a batch of only them is shorter, and saves more.
-        """
-        late_before = made.late_before = self.before(lane, now, made.goal, made.error)
-        if self.slo_s == INFINITE or late_before == -INFINITE:
-            return
-        line = lane.top
-        # Usually even the first arrival, though it may have left the queue, is in time.
-        if line.arrivals[0].arrived_at + self.slo_s >= late_before:
-            return
-        oldest = line.oldest()
-        if oldest is None or oldest.arrived_at + self.slo_s >= late_before:
-            return
-        made.goal = self._timely_rows(lane, line, now, made)
-        made.late_before = self.before(lane, now, made.goal, made.error)
-
-    def _timely_rows(self, lane: FairLane, line: Line, now: float, made: Composition) -> int:
-        rows = made.goal
-        arrivals, each = line.arrivals, line.rows / line.items
-        low, high = 0, min(len(arrivals), int(rows / each))
-        while low < high:
-            count = (low + high + 1) // 2
-            batch_rows = min(rows, max(1, round(count * each)))
-            due = arrivals[-count].arrived_at + self.slo_s
-            if due >= self.before(lane, now, batch_rows, made.error):
-                low = count
-            else:
-                high = count - 1
-        return min(rows, max(1, round(low * each)))
 
     def allowed_rows(self, rows: int) -> int:
         """The rows to run. With fixed batch sizes: pad up or run fewer, the cheaper per row."""

@@ -71,17 +71,12 @@ class Limits:
 class Part:
     """Which items may share one batch: sizes above `low`, up to `high`."""
 
-    __slots__ = ("best_rows", "high", "low", "rows")
+    __slots__ = ("high", "low", "rows")
 
-    def __init__(self, low: int, high: int, rows: int, best_rows: list[int]) -> None:
+    def __init__(self, low: int, high: int, rows: int) -> None:
         self.low = low
         self.high = high
         self.rows = rows  # planned for one batch
-        self.best_rows = best_rows  # by rows: up to that many, the number with the best rate
-
-    def cap(self, rows: int) -> int:
-        """How many of `rows` waiting rows leave in one batch. (Without `best_rows`: all.)"""
-        return max(self.rows, self.best_rows[rows]) if self.best_rows else rows
 
 
 class Curves(Protocol):
@@ -277,10 +272,9 @@ def plan(size: int, sizes: list[int], rows: list[int], shapes: list[Shape]) -> P
     while starts[stop - 1] > 0 and size <= sizes[starts[stop - 1] - 1]:
         stop = starts[stop - 1]
     start, high = starts[stop - 1], sizes[stop - 1]
-    best_rows = shapes[stop - 1].best_rows
     if size > high:
-        return Part(high, size, 1, best_rows)
-    return Part(sizes[start - 1] if start else _BELOW_ALL, high, batches[stop - 1], best_rows)
+        return Part(high, size, 1)
+    return Part(sizes[start - 1] if start else _BELOW_ALL, high, batches[stop - 1])
 
 
 def sorted_chunk(size: int, sizes: list[int], rows: list[int], limits: Limits) -> Part:
@@ -292,7 +286,7 @@ def sorted_chunk(size: int, sizes: list[int], rows: list[int], limits: Limits) -
                 break
             low, chunk_rows = last, 0
         last, chunk_rows = each, chunk_rows + rows[index]
-    return Part(low, last, chunk_rows, [])
+    return Part(low, last, min(chunk_rows, max(1, limits.rows_at(last))))
 
 
 def _alone(rows: int, shape: Shape) -> tuple[int, float]:

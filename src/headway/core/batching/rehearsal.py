@@ -15,9 +15,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from headway.core.batching.replay import Capped, Replayed, Surge, Sustained, Traffic, replay
+from headway.core.batching.replay import Replayed, Sharing, Traffic, replay
 from headway.core.costs import Costs
-from headway.core.costs.sizes import WORTH_IT
 from headway.core.policy import Policy
 from headway.core.queueing.running import Running
 
@@ -29,8 +28,6 @@ _SHARE = 0.01  # the largest share of the time that rehearsals may take, …
 _LENT_S = 0.1  # … and the seconds that they may take in advance, at the start
 _WINDOWS = 8  # windows that are tried, each half of the one before
 _LONGEST = 4.0  # the longest of them, in batches of one item
-_BETTER = math.log(0.98)  # a new setting must improve the score by this much: less is chance
-_IGNORED = 0.8  # of the best tail so far: a tail shorter than this need not be known exactly
 # A batch size may serve less than the observed rate, by this many standard deviations of a Poisson
 # count: the rate may be high by chance. A size that is too large delays every request; one that is
 # too small delays only the requests of a growing queue, and a growing queue lifts it.
@@ -58,15 +55,6 @@ class _Round(NamedTuple):
     def score(self, setting: Setting) -> float:
         return self.found[setting].score
 
-    def capacity_rps(self, items: int, power: float = 1.0) -> float:
-        """Items per second that these workers serve in batches of `items`.
-
-        `power`: of all of them together, in workers of the usual speed.
-        """
-        seconds = self.traffic.seconds
-        items = min(items, len(seconds) - 1)
-        return items * power / seconds[items]
-
 
 class Rehearsal:
     def __init__(self, policy: Policy, costs: Costs, running: Running) -> None:
@@ -85,7 +73,7 @@ class Rehearsal:
         self._work = 0  # of all rounds so far, in replayed batches
         self._round: Iterator[int] | None = None
         self.setting: Setting | None = None  # None: nothing is known yet
-        self._surge = Surge(Sustained())
+        self._sharing = Sharing()
 
     def arrived(self, times: Sequence[float]) -> None:
         recent = self._recent
@@ -98,13 +86,12 @@ class Rehearsal:
         """Note the average size and rows of the waiting items."""
         self._met = size, item_rows
 
-    def cap_now(self, cap_rows: int) -> int:
-        """The rows of a full batch: `cap_rows`, or more while more arrive than was rehearsed."""
-        return self._surge.cap_for(cap_rows, self._recent, len(self._recent))
-
     def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """How many of `waiting` rows to take, given the usual `cap_rows`."""
-        return self._surge.rows_to_take(waiting, cap_rows, self._recent, len(self._recent))
+        if waiting <= cap_rows:
+            return waiting
+        items = self._sharing.items_to_take(self._items(waiting), self._items(cap_rows))
+        return min(waiting, round(items * self._item_rows))
 
     def start_over(self) -> None:
         """The speeds of the workers have changed: rehearse at once, and try all settings."""
@@ -142,7 +129,7 @@ class Rehearsal:
         windows = self._windows(round_)
         before = self.setting or Setting(0.0, self._costs.best_rows(self._size))
         before = before._replace(window_s=min(before.window_s, windows[-1]))
-        caps = all_caps = self._caps(round_)
+        caps = self._caps(round_)
         if before.cap_rows < caps[0]:
             before = before._replace(cap_rows=caps[0])  # the present one is too small
         yield from self._try(before, round_)
@@ -154,25 +141,13 @@ class Rehearsal:
         yield from self._try_caps(caps, round_)
         if is_wide and round_.best().cap_rows != before.cap_rows:
             yield from self._try_windows(windows, round_)
-        best = round_.best()
-        is_better = self.setting is None or round_.score(best) < round_.score(before) + _BETTER
-        self.setting = self._reached(best if is_better else before, round_, all_caps)
-
-    def _reached(self, setting: Setting, round_: _Round, caps: Sequence[int]) -> Setting:
-        """The setting, with the smallest cap that gave the same result in the replay.
-
-        A cap that is too small is lifted when more items arrive; nothing lowers one too large.
-        """
-        largest = round(round_.found[setting].largest * self._item_rows)
-        least = caps[min(bisect_left(caps, largest), len(caps) - 1)]
-        return setting._replace(cap_rows=min(setting.cap_rows, least))
+        self.setting = round_.best()
 
     def _new_round(self) -> _Round | None:
         self._size, self._item_rows = self._met
         by_rows, scale = self._costs.by_rows(self._size)
-        # Average batch times. Which batches are slow is chance: if slow batches were replayed, the
+        # Expected batch times. Which batches are slow is chance: if slow batches were replayed, the
         # luckiest setting would win.
-        scale *= self._costs.mean_ratio()
         most = max(1, int(self._max_rows / self._item_rows))
         seconds = [0.0]
         for items in range(1, most + 1):
@@ -188,7 +163,6 @@ class Rehearsal:
         span_s = times[-1] * own / (own - 1)
         if span_s <= 0.0:
             return None
-        items = self._items(self._costs.best_rows(self._size))
         while len(times) < _LEAST:
             times += [at + span_s for at in times[-own:]]
         traffic = Traffic(times, seconds, self._slo_s)
@@ -212,24 +186,15 @@ class Rehearsal:
     def _try(self, setting: Setting, round_: _Round) -> Iterator[int]:
         if setting in round_.found:
             return
-        ignored_s, worst = 0.0, math.inf
-        if round_.found:
-            best = round_.best()
-            ignored_s = _IGNORED * round_.found[best].tail_s
-            worst = round_.score(best)
+        worst = round_.score(round_.best()) if round_.found else math.inf
         round_.found[setting] = yield from replay(
             round_.traffic,
             setting.window_s,
-            self._capped(setting),
+            self._items(min(setting.cap_rows, self._max_rows)),
+            self._sharing,
             self._running.speeds,
-            ignored_s=ignored_s,
             worst=worst,
         )
-
-    def _capped(self, setting: Setting) -> Capped:
-        most = self._items(self._costs.best_rows(self._size))
-        cap = self._items(min(setting.cap_rows, self._max_rows))
-        return Capped(cap, most, self._surge.sustained, self._item_rows)
 
     def _items(self, rows: int) -> int:
         return max(1, int(rows / self._item_rows))
@@ -241,35 +206,27 @@ class Rehearsal:
 
     def _caps(self, round_: _Round) -> list[int]:
         """The caps with which the workers keep up with the arrivals, ascending."""
-        best = self._costs.best_rows(self._size)
+        best, seconds = self._costs.best_rows(self._size), round_.traffic.seconds
         power = sum(1.0 / speed for speed in self._running.speeds)
         sizes = []
-        for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0]):
-            rps = round_.capacity_rps(self._items(rows), power)
-            sizes.append((rows, rps, self._items(rows) * power / rps))
-        self._surge.sustained = Sustained([each for each in sizes if each[0] <= best])
+        for rows in _cap_sizes(self._max_rows, best):
+            items = self._items(rows)
+            sizes.append((rows, items, items * power / seconds[items]))
+        self._sharing = Sharing(
+            [(items, rps, seconds[items]) for rows, items, rps in sizes if rows <= best]
+        )
         seen = min(len(self._recent), _MOST)
         needed_rps = round_.rate_rps * (1.0 - _CHANCE / math.sqrt(seen))
-        return [rows for rows, rps, _ in sizes if rows >= best or rps >= needed_rps]
+        return [rows for rows, _, rps in sizes if rows >= best or rps >= needed_rps]
 
 
-def _cap_sizes(max_rows: int, best: int, by_rows: Sequence[float | None]) -> list[int]:
-    """Powers of two, one and a half times each, and the best size.
-
-    If the hardware computes rows in tiles, each is raised to a full tile, which takes no longer.
-    """
+def _cap_sizes(max_rows: int, best: int) -> list[int]:
+    """Powers of two, one and a half times each, and the best size."""
     sizes, rows = {max_rows, best}, 1
     while rows < max_rows:
-        sizes |= {rows, min(max_rows, 3 * rows // 2)}
+        sizes |= {rows, min(max_rows, rows + rows // 2)}
         rows *= 2
-    return sorted({_stretched(each, by_rows) for each in sizes})
-
-
-def _stretched(rows: int, by_rows: Sequence[float | None]) -> int:
-    enough_s = (by_rows[rows] or 0.0) * (1.0 + WORTH_IT / rows)
-    while rows + 1 < len(by_rows) and (by_rows[rows + 1] or math.inf) <= enough_s:
-        rows += 1
-    return rows
+    return sorted(sizes)
 
 
 _Number = TypeVar("_Number", int, float)

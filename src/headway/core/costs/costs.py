@@ -126,10 +126,6 @@ class Costs:
         """
         return self._errors.at(percent)
 
-    def mean_ratio(self) -> float:
-        """The mean ratio of observed to predicted times lately, including stragglers."""
-        return 1.0 + self._errors.mean
-
     @property
     def spread(self) -> float:
         """How much the times of equal batches vary, without stragglers: 0.1 is 10 %."""

@@ -34,7 +34,3 @@ class Errors:
             error = ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
             self._at[percent] = error
         return error
-
-    @property
-    def mean(self) -> float:
-        return sum(self._errors) / len(self._errors) if self._errors else 0.0
