@@ -12,8 +12,6 @@ from headway.core.batching.planning import (
     Limits,
     Planner,
     plan,
-    price_among_its_own,
-    price_of_a_row,
     shape_at,
 )
 from headway.core.batching.scheduler import Scheduler
@@ -157,9 +155,6 @@ def test_of_equal_sizes_the_oldest_leave_first() -> None:
 def test_nothing_is_planned_while_nothing_is_known() -> None:
     items = items_of(8, 9)
     assert company_of(items[0], items, Costs(64), limits()) is None
-    costs = Costs(64)
-    added_s = price_of_a_row(1, *costs.by_rows(9), limits=limits())
-    assert added_s > price_among_its_own(9, 1, costs, limits())
 
 
 def test_low_priority_fills_what_would_be_padding() -> None:

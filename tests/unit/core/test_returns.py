@@ -48,41 +48,6 @@ def test_all_are_away_at_first() -> None:
     assert exponential(0.002, 8, 1.0).at(-1e-9) == 1.0
 
 
-def test_answers_after_which_few_were_away_teach_nothing() -> None:
-    """Callers that wait for each other: the first of them is answered alone, and does not come."""
-    returns = Returns()
-    for turn in range(10):
-        returns.learn([], 2.0 * turn, 2.0 * turn + 1.0, 1)
-        returns.learn([2.0 * turn + 1.1] * 4, 2.0 * turn + 1.0, 2.0 * turn + 2.0, 4)
-    away = returns.away()
-    assert away is not None
-    assert away.at(0.5) == 0.0
-
-
-# The exact optimum: python -m benchmarks optimum.
-@pytest.mark.parametrize(
-    ("callers", "think_ms", "first_ms", "row_ms", "most", "exact"),
-    [
-        (64, 1, 20, 1, 64, 62),
-        (65, 1, 10, 0.1, 64, 60),
-        (48, 1, 5, 0.05, 64, 41),
-        (32, 5, 10, 0.1, 32, 21),
-        (64, 0.5, 5, 0.05, 64, 59),
-        (16, 0.5, 5, 0.05, 64, 15),
-        (96, 1, 5, 0.05, 64, 64),
-    ],
-)
-def test_the_start_that_brings_most_is_near_the_exact_one(
-    callers: int, think_ms: float, first_ms: float, row_ms: float, most: int, exact: int
-) -> None:
-    most = min(most, callers)
-    seconds = line(first_ms / 1e3, row_ms / 1e3, most)
-    away = exponential(think_ms / 1e3, callers, 1.0)
-    found = best_of(starts(away, callers, seconds, most))
-    assert found.waits
-    assert abs(found.items - exact) <= max(1.5, exact / 8)
-
-
 def test_where_callers_think_long_a_wait_brings_next_to_nothing() -> None:
     seconds = line(0.005, 0.00005, 48)
     found = starts(exponential(0.010, 48, 1.0), 48, seconds, 48)

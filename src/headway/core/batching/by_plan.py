@@ -9,8 +9,6 @@ from headway.core.batching.planning import (
     Limits,
     Part,
     Planner,
-    price_among_its_own,
-    price_of_a_row,
     sorted_chunk,
 )
 from headway.core.costs import Costs
@@ -125,16 +123,14 @@ class PlannedComposer:
         whole: list[Shelf] = []
         part: Shelf | None = None  # the last shelf, of which only some items are taken
         largest, rows, is_single = made.size, made.rows, line.rows == line.items
-        costs, limits = self._costs, self._limits
-        by_rows, scale = costs.by_rows(largest)
+        by_rows, _ = self._costs.by_rows(largest)
         for shelf in reversed(line.by_size):
             if shelf.size > largest:
                 continue
             if rows >= most:
                 break
             company = shelf.rows
-            price_s = price_of_a_row(rows, by_rows, scale, limits)
-            if price_s > price_among_its_own(shelf.size, company, costs, limits):
+            if self._row_s_here(by_rows, rows) > self._row_s_alone(shelf):
                 continue
             if company > most - rows:
                 part = shelf
@@ -147,6 +143,16 @@ class PlannedComposer:
         if part is not None:
             taken = self._queue.take(line, most - rows, [part])
             made.add(taken, line.priority, len(taken) if is_single else None)
+
+    def _row_s_here(self, by_rows: list[float | None], rows: int) -> float:
+        """The seconds that one more row adds to a batch of `rows`; infinite: unknown."""
+        before, after = by_rows[rows], by_rows[min(rows + 1, self._max_rows)]
+        return math.inf if before is None or after is None else after - before
+
+    def _row_s_alone(self, shelf: Shelf) -> float:
+        """The seconds for each row of the shelf in a batch of its own."""
+        rows = max(1, min(shelf.rows, self._limits.rows_at(shelf.size)))
+        return (self._costs.by_rows(shelf.size)[0][rows] or 0.0) / rows
 
     def _why_no_more(self, made: Composition) -> FireReason:
         if made.rows >= self._max_rows:

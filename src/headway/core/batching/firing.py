@@ -19,7 +19,6 @@ from headway.core.queueing.queue import Lane, Queue
 from headway.core.queueing.running import Running
 
 WORTH_A_WAIT = 0.25  # before a rehearsal, wait only if sharing saves this part of the batch time
-LIKELY = 85.0  # a held batch is assumed to run as long as this percentile of batches
 LEAST_WAIT_S = 1e-5  # shorter waits are skipped
 KEEPS_UP = 0.7  # up to this part of their capacity, faster workers do without a slow one
 
@@ -225,8 +224,7 @@ class AutoRule:
         due = min(queue.next_deadline(), oldest.arrived_at + self._slo_s)
         if due == math.inf:
             return math.inf
-        seconds = self._costs.predict(lane.rows + 1, lane.mean_size) or 0.0
-        return due - now - seconds * (1.0 + max(0.0, self._costs.error_at(LIKELY)))
+        return due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size)
 
 
 def latest_batch_s(costs: Costs, rows: int, size: int) -> float:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 
 INFINITE: Final = math.inf  # a name that compiled code does not look up each time
@@ -301,28 +300,3 @@ def _alone(rows: int, shape: Shape) -> tuple[int, float]:
     if rows <= most and seconds[rows] <= several_s:
         return rows, seconds[rows]
     return each, several_s
-
-
-def price_of_a_row(rows: int, by_rows: list[float | None], scale: float, limits: Limits) -> float:
-    """The seconds that one more row adds to a batch of `rows`, read from `Costs.by_rows`.
-
-    Infinite if the cost is unknown.
-    """
-    more = rows + 1
-    if limits.batch_sizes:
-        rows, more = limits.padded_rows(rows), limits.padded_rows(more)
-    before, after = by_rows[rows], by_rows[more]
-    return INFINITE if before is None or after is None else after * scale - before * scale
-
-
-def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -> float:
-    """The seconds per row in a batch of `company` rows of `size`.
-
-    Minus infinity if the cost is unknown.
-    """
-    own = max(1, min(company, limits.rows_at(size)))
-    run_rows = own
-    if limits.batch_sizes or limits.sizes:
-        run_rows, size = limits.padded_rows(own), limits.padded_size(size)
-    elsewhere = costs.predict(run_rows, size)
-    return -INFINITE if elsewhere is None else elsewhere / own

@@ -76,15 +76,12 @@ class Returns:
     def away(self) -> Away | None:
         """The survival curve of absences, by Kaplan and Meier. None: no caller came back yet.
 
-        A caller that is not back by the next answer counts as late, not as gone. Batches after
-        which few callers were away are left out: callers that wait for each other do not come
-        while others of them are here.
+        A caller that is not back by the next answer counts as late, not as gone.
         """
-        most = max([each.thinking for each in self._seen], default=0)
         gaps: list[float] = []
         lost: list[_Seen] = []
         for each in reversed(self._seen):
-            if 2 * each.thinking > most and len(gaps) < _ENOUGH:
+            if len(gaps) < _ENOUGH:
                 gaps += [max(0.0, at - each.at) for at in each.came]
                 lost.append(each)
         if not gaps:

@@ -32,7 +32,6 @@ from headway.core.costs.table import CostTable
 _PROBED_SAMPLES = 50  # a probe counts as this many observations
 _SCALE_RATE = 0.05  # the weight of the newest observation in the scale of all times
 _OUTLIER = 2.0  # one observation is clipped to this factor of the prediction
-_STRAYS_KNOWN = 16  # observed variations after which they replace the table's spread
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup, …
 _REDRAW_EVERY = 256  # … and of the curves for planning, of which there are many
 # The sizes of the table if nothing was probed but items differ in size.
@@ -129,9 +128,8 @@ class Costs:
     @property
     def spread(self) -> float:
         """How much the times of equal batches vary, without stragglers: 0.1 is 10 %."""
-        if len(self._strays) >= _STRAYS_KNOWN:
-            return sorted(self._strays)[len(self._strays) // 2]
-        return (self.error_at(84.0) - self.error_at(16.0)) / 2
+        strays = sorted(self._strays)
+        return strays[len(strays) // 2] if strays else 0.0
 
     def margin_s(self, rows: int, size: int = 0) -> float:
         """The seconds to add so that a prediction holds at the configured percentile."""

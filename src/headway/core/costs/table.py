@@ -8,6 +8,7 @@ from typing import Any
 from headway.core.policy import MOST_COUNT, MOST_ROWS, tuple_of
 from headway.errors import ConfigError
 
+_MS = 1e3  # in a second
 _MOST_ERROR = 1e6  # relative to the expected time
 
 
@@ -61,7 +62,7 @@ class CostTable:
             return cls(
                 rows=tuple(int(row) for row in table["rows"]),
                 sizes=None if sizes is None else tuple(int(size) for size in sizes),
-                seconds=tuple(tuple(float(cell) / 1e3 for cell in row) for row in ms),
+                seconds=tuple(tuple(float(cell) / _MS for cell in row) for row in ms),
                 memory_bytes=None
                 if memory is None
                 else tuple(tuple(int(cell) for cell in row) for row in memory),
@@ -76,7 +77,7 @@ class CostTable:
         return {
             "rows": list(self.rows),
             "sizes": None if self.sizes is None else list(self.sizes),
-            "ms": [[round(cell * 1e3, 6) for cell in row] for row in self.seconds],
+            "ms": [[round(cell * _MS, 6) for cell in row] for row in self.seconds],
             "memory_bytes": None
             if self.memory_bytes is None
             else [list(row) for row in self.memory_bytes],
