@@ -42,7 +42,6 @@ class Warmth:
 
     table: CostTable
     max_rows: int | None  # that fit into memory; None: as many as are allowed
-    was_kept: bool = False  # from an earlier start
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class WarmUp:
         warmth: Warmth | None
         if kept is not None:
             await self._run_once(name, batcher)
-            warmth = Warmth(kept, _fitting(kept), was_kept=True)
+            warmth = Warmth(kept, _fitting(kept))
         elif (before := await self._taken_over(name, batcher)) is not None:
             warmth = Warmth(before, _fitting(before))  # not kept: the next start will measure
         else:

@@ -1,11 +1,12 @@
 """Recognises inputs that have killed workers, among new and waiting calls."""
 
+import hashlib
+import pickle
 import threading
 from collections.abc import Hashable
 from typing import Any
 
 from headway.core.faults.poison_memory import PoisonMemory
-from headway.runtime.driving.digests import digest_of
 
 
 class PoisonWatch:
@@ -28,3 +29,12 @@ class PoisonWatch:
         digest = digest_of(value, partition)
         with self._lock:
             return self._memory.is_known(digest or b"", now)
+
+
+def digest_of(value: Any, partition: Hashable) -> bytes | None:
+    """The same for equal contents; not for secrets. None: they cannot be recognised."""
+    try:
+        content = pickle.dumps((value, partition), protocol=5)
+    except BaseException:  # noqa: BLE001  user code: what pickle asks of a value
+        return None
+    return hashlib.blake2b(content, digest_size=16).digest()

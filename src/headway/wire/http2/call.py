@@ -271,17 +271,11 @@ class GrpcCall(CallState):
     def set_trailing_metadata(self, metadata: Iterable[tuple[str, Value]]) -> None:
         self._trailing = tuple(metadata)
 
-    def set_code(self, code: Status) -> None:
-        self._code = code
-
     def code(self) -> Status:
         return self._code
 
     def details(self) -> str:
         return self._details
-
-    def set_details(self, details: str) -> None:
-        self._details = details
 
     def invocation_metadata(self) -> Metadata:
         return self.head.metadata
@@ -301,9 +295,6 @@ class GrpcCall(CallState):
 
     def done(self) -> bool:
         return self.is_closed
-
-    def cancelled(self) -> bool:
-        return self.is_closed and self._code is Status.CANCELLED
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         if self.is_closed:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy
 
+from headway.backends.onnx import open_session
 from headway.errors import ConfigError
 from headway.models.ready.speech.moonshine.encoder import edited_encoder, multiply_in_int8
 from headway.models.ready.speech.moonshine.onnx_graph import MICROSOFT, Graph, layers
@@ -34,7 +35,7 @@ def encoder_session(path: Path, *, threads: int, is_int8: bool) -> Any:
         model = edited_encoder(Graph(onnx, content), is_int8=is_int8)
     except (KeyError, IndexError, ValueError) as error:
         raise ConfigError(f"{path}: it is not the encoder that is expected: {error!r}") from error
-    return _session(model, threads)
+    return open_session(model, device="cpu", threads=threads)
 
 
 def decoder_sessions(path: Path, *, threads: int, is_int8: bool) -> tuple[Any, Any]:
@@ -45,7 +46,8 @@ def decoder_sessions(path: Path, *, threads: int, is_int8: bool) -> tuple[Any, A
         step = _stepping(Graph(onnx, content, branch="then_branch"))
     except (KeyError, IndexError, ValueError) as error:
         raise ConfigError(f"{path}: it is not the decoder that is expected: {error!r}") from error
-    return _session(hear, threads), _session(step, threads)
+    heard, stepped = (open_session(each, device="cpu", threads=threads) for each in (hear, step))
+    return heard, stepped
 
 
 def _hearing(graph: Graph, *, is_int8: bool) -> bytes:
@@ -121,11 +123,12 @@ def _heads(graph: Graph) -> tuple[int, int]:
 
 def _as_onnx(path: Path) -> bytes:
     """The model in the standard format: onnxruntime reads its own format and can write that."""
-    onnxruntime = _import_onnxruntime()
+    onnxruntime = require("onnxruntime", "Moonshine's networks", "moonshine")
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")
     with tempfile.TemporaryDirectory(prefix="headway-") as folder:
-        options = _options(onnxruntime, threads=1)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors; it warns of harmless things on every start
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.optimized_model_filepath = str(Path(folder, "model.onnx"))
         options.add_session_config_entry("session.save_model_format", "ONNX")
@@ -134,24 +137,6 @@ def _as_onnx(path: Path) -> bytes:
             return Path(folder, "model.onnx").read_bytes()
         except Exception as error:  # its own tree of exceptions: not a model, too new
             raise ConfigError(f"{path}: onnxruntime cannot load it: {error}") from error
-
-
-def _session(model: bytes, threads: int) -> Any:
-    onnxruntime = _import_onnxruntime()
-    options = _options(onnxruntime, threads=threads)
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _options(onnxruntime: Any, *, threads: int) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors; it warns of harmless things on every start
-    return options
-
-
-def _import_onnxruntime() -> Any:
-    return require("onnxruntime", "Moonshine's networks", "moonshine")
 
 
 def _import_onnx() -> Any:
