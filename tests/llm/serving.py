@@ -94,7 +94,7 @@ async def _served(
     registry.add(model)
     await model.start()
     try:
-        app = make_app(registry, server, observing=observing)
+        app = observing.around(make_app(registry, server, observing=observing))
         async with HttpServer(app, server) as http, GrpcServer(registry, server) as grpc:
             yield Serving(http.url, grpc.address, model, lambda call: None)
     finally:

@@ -11,7 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from headway.observe.requests import MOST_REQUESTS, DirectRequest, RequestLog, current
+from headway.core.generation.sequence import Finished, FinishReason
+from headway.observe.requests import (
+    MOST_REQUESTS,
+    DirectRequest,
+    RequestLog,
+    current,
+    server_timing,
+)
 from headway.runtime.events import (
     BatchFinished,
     BatchLost,
@@ -28,6 +35,10 @@ from headway.runtime.events import (
 MOST_BATCHES = 4096  # of one version of a model
 MOST_ITEMS = 16_384  # in them: about 3 MB
 MOST_INCIDENTS = 512
+MOST_ANSWERS = 4096
+_JUST_NOW = 8  # batches that are looked through after an answer
+_MOST_PAUSES = 256
+_LONG_PAUSE_S = 0.005
 _MOST_RETIRED = 16  # versions that were unloaded; of more, the oldest is forgotten
 
 BatchEvent: TypeAlias = BatchFinished | BatchLost
@@ -50,7 +61,40 @@ class IncidentRecord(NamedTuple):
     event: Incident
 
 
-Record = TypeVar("Record", BatchRecord, IncidentRecord)
+Record = TypeVar("Record", BatchRecord, IncidentRecord, "AnswerRecord")
+
+
+class Pause(NamedTuple):
+    """A garbage collection: no code of the process ran meanwhile."""
+
+    began_at: float
+    ended_at: float
+
+
+class AnswerRecord(NamedTuple):
+    """An answer of a language model that has ended."""
+
+    number: int
+    sequence: int
+    arrived_at: float
+    admitted_at: float | None  # None: it never ran
+    first_at: float | None  # its first token; None: there was none
+    ended_at: float
+    code: str  # `stop`, `length`, or the error's
+    prompt_tokens: int
+    tokens: int
+    cached_tokens: int  # of the prompt
+    chunks: int  # steps that computed part of the prompt
+    preemptions: int
+    preempted_s: float
+
+    @property
+    def parts_ms(self) -> tuple[float, float, float]:
+        """Until it began; until its first token; until its last one."""
+        began_at = self.admitted_at or self.ended_at
+        first_at = max(self.first_at or self.ended_at, began_at)
+        parts_s = began_at - self.arrived_at, first_at - began_at, self.ended_at - first_at
+        return parts_s[0] * 1e3, parts_s[1] * 1e3, parts_s[2] * 1e3
 
 
 class Observable(Protocol):
@@ -69,14 +113,22 @@ class ModelHistory:
     """What one batcher did lately."""
 
     def __init__(
-        self, model: str, version: str, numbers: Iterator[int], clock: Callable[[], float]
+        self,
+        model: str,
+        version: str,
+        numbers: Iterator[int],
+        clock: Callable[[], float],
+        pauses: "deque[Pause]",
     ) -> None:
+        """`pauses`: of the process."""
         self.model = model
         self.version = version
         self.batches: deque[BatchRecord] = deque()
         self.incidents: deque[IncidentRecord] = deque(maxlen=MOST_INCIDENTS)
+        self.answers: deque[AnswerRecord] = deque(maxlen=MOST_ANSWERS)
         self.requests: deque[DirectRequest] = deque(maxlen=MOST_REQUESTS)  # that had no task
         self.forgotten = 0  # the number of the last batch that had to make room
+        self.pauses = pauses
         self.is_over = False
         self._items = 0
         self._numbers = numbers
@@ -108,6 +160,40 @@ class ModelHistory:
         [item] = item_ids
         self.requests.append(DirectRequest(request_id, item, started_at, self._clock(), code))
 
+    def ended(
+        self,
+        sequence: int,
+        finished: Finished | None,
+        *,
+        arrived_at: float,
+        first_at: float | None,
+        prompt_tokens: int,
+        tokens: int,
+        code: str,
+    ) -> None:
+        """An answer has ended; `finished`: as the engine tells it, where it does."""
+        told = finished or Finished(sequence, FinishReason.CANCELLED, 0, 0, 0, 0, None)
+        spent = (told.cached_tokens, told.chunks, told.preemptions, told.preempted_s)
+        moments = (arrived_at, told.admitted_at, first_at, self._clock())
+        number = next(self._numbers)
+        self.answers.append(
+            AnswerRecord(number, sequence, *moments, code, prompt_tokens, tokens, *spent)
+        )
+
+    def timing_of(self, item_id: int) -> bytes:
+        """The `Server-Timing` of an item or a sequence that was answered just now; empty: too much
+        has run since."""
+        for answer in itertools.islice(reversed(self.answers), _JUST_NOW):
+            if answer.sequence == item_id:
+                return b"queue;dur=%.3f, prefill;dur=%.3f, decode;dur=%.3f" % answer.parts_ms
+        for record in itertools.islice(reversed(self.batches), _JUST_NOW):
+            batch = record.event.batch
+            for item in batch.items:
+                if item.id == item_id and isinstance(record.event, BatchFinished):
+                    waited = batch.queued_s(item), batch.lingered_s(item)
+                    return server_timing(*waited, record.event.ran_s)
+        return b""
+
     def _make_room(self) -> None:
         """The newest batch always stays, however many items it has."""
         batches = self.batches
@@ -121,6 +207,7 @@ class Since(NamedTuple):
     """The records after a certain one, oldest first."""
 
     batches: list[tuple[ModelHistory, BatchRecord]]
+    answers: list[tuple[ModelHistory, AnswerRecord]]
     incidents: list[tuple[ModelHistory, IncidentRecord]]
     left_out: int  # batches that are older than these, and still kept
     has_gap: bool  # some are kept no longer
@@ -136,6 +223,7 @@ class History:
         self._last = 0
         self._numbers = self._count()
         self._models: list[ModelHistory] = []
+        self._pauses: deque[Pause] = deque(maxlen=_MOST_PAUSES)
 
     def _count(self) -> Iterator[int]:
         for number in itertools.count(1):
@@ -144,14 +232,24 @@ class History:
 
     def watch(self, batcher: Observable, *, version: str) -> ModelHistory:
         """Keep what this batcher does from now on."""
-        over = [each for each in self._models if each.is_over]
-        for forgotten in over[:-_MOST_RETIRED]:
-            self._models.remove(forgotten)
-        history = ModelHistory(batcher.name, version, self._numbers, self.clock)
-        self._models.append(history)
+        history = self.add(batcher.name, version)
         batcher.observe(history.observe)
         batcher.follow(history.queued, is_optional=True)
         return history
+
+    def add(self, model: str, version: str) -> ModelHistory:
+        """A history that its model fills itself."""
+        over = [each for each in self._models if each.is_over]
+        for forgotten in over[:-_MOST_RETIRED]:
+            self._models.remove(forgotten)
+        history = ModelHistory(model, version, self._numbers, self.clock, self._pauses)
+        self._models.append(history)
+        return history
+
+    def paused(self, began_at: float, ended_at: float) -> None:
+        """The process collected garbage; in any thread."""
+        if ended_at - began_at >= _LONG_PAUSE_S:
+            self._pauses.append(Pause(began_at, ended_at))
 
     def models(self, is_visible: Callable[[str], bool] = lambda model: True) -> list[ModelHistory]:
         return [each for each in self._models if is_visible(each.model)]
@@ -167,11 +265,14 @@ class History:
         shown = self.models(is_visible)
         batches = [(each, batch) for each in shown for batch in _after(number, each.batches)]
         incidents = [(each, found) for each in shown for found in _after(number, each.incidents)]
+        answers = [(each, answer) for each in shown for answer in _after(number, each.answers)]
         newest = heapq.nlargest(limit, batches, key=_number)
+        last = heapq.nlargest(limit, answers, key=_number)
         return Since(
             newest[::-1],
+            last[::-1],
             sorted(incidents, key=_number),
-            len(batches) - len(newest),
+            len(batches) + len(answers) - len(newest) - len(last),
             any(each.forgotten > number for each in shown),
             self._last,
         )
@@ -182,5 +283,5 @@ def _after(number: int, records: Iterable[Record]) -> Iterator[Record]:
     return itertools.takewhile(lambda each: each.number > number, reversed(kept))
 
 
-def _number(found: "tuple[ModelHistory, BatchRecord | IncidentRecord]") -> int:
+def _number(found: "tuple[ModelHistory, BatchRecord | IncidentRecord | AnswerRecord]") -> int:
     return found[1].number

@@ -82,12 +82,17 @@ class LoggedRequest:
         self.code = ""  # the error's word
         self._method = method
         self._path = path
-        self._batch_id: int | None = None
+        self._batch: dict[str, Any] = {}
         self._started = time.perf_counter()
 
-    def was_in(self, event: BatchFinished) -> None:
-        self.model = event.model
-        self._batch_id = event.batch.id
+    def was_in(self, event: BatchFinished, item: Item) -> None:
+        batch, self.model = event.batch, event.model
+        self._batch = {
+            "batch": batch.id,
+            "queued_ms": round(batch.queued_s(item) * 1e3, 3),
+            "lingered_ms": round(batch.lingered_s(item) * 1e3, 3),
+            "ran_ms": round(event.ran_s * 1e3, 3),
+        }
 
     def log(self, status: int | str) -> None:
         fields: dict[str, Any] = {
@@ -98,7 +103,7 @@ class LoggedRequest:
             "status": status,
             "code": self.code or None,
             "ms": round((time.perf_counter() - self._started) * 1e3, 3),
-            "batch": self._batch_id,
+            **self._batch,
         }
         present = {name: value for name, value in fields.items() if value is not None}
         access.info("request", extra=present)
@@ -130,5 +135,5 @@ def follow(batcher: Followable) -> None:
 def _finished(
     event: BatchFinished, requests: list[tuple[Item, LoggedRequest]], about: None
 ) -> None:
-    for _, request in requests:
-        request.was_in(event)
+    for item, request in requests:
+        request.was_in(event, item)

@@ -10,13 +10,23 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 MOST_REQUESTS = 8192
+_TIMING = b"queue;dur=%.3f, linger;dur=%.3f, run;dur=%.3f"
 _MOST_ITEMS = 64  # of one request, the last ones: its caller waited for those
+
+
+def server_timing(queued_s: float, lingered_s: float, ran_s: float) -> bytes:
+    """The value of the header `Server-Timing`, which browsers show."""
+    queued_ms, lingered_ms = max(0.0, queued_s * 1e3), max(0.0, lingered_s * 1e3)
+    return _TIMING % (queued_ms, lingered_ms, ran_s * 1e3)
 
 
 class RequestNote:
     """A request that may have a task of its own."""
 
-    __slots__ = ("code", "count", "ended_at", "id", "items", "loaded_s", "started_at", "what")
+    __slots__ = (
+        *("code", "count", "ended_at", "id", "is_stream", "items", "loaded_s", "started_at"),
+        "what",
+    )
 
     def __init__(self, request_id: str, what: str, started_at: float) -> None:
         self.id = request_id
@@ -26,6 +36,7 @@ class RequestNote:
         self.code = ""  # the error's word
         self.items: list[tuple[Any, int]] = []  # whose, and their ids
         self.count = 0
+        self.is_stream = False  # its answer leaves in parts
         self.loaded_s = 0.0  # it waited for its model to be loaded
 
     def add(self, owner: object, item_ids: tuple[int, ...]) -> None:

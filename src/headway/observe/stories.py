@@ -1,15 +1,17 @@
 """Why a request took as long as it did: told from the history of its model. Pure.
 
 A request's time has five parts: before it was queued, queued (every worker was busy), lingering (a
-free worker waited for more items), run, and its answer. The largest part is looked at closely.
+free worker waited for more items), run, and its answer; that of a language model's answer has six:
+before, queued, prefill, decode, preempted, answer. The largest part is looked at closely.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
 from headway.core.items import FireReason, Item
-from headway.observe.history import BatchRecord, History, ModelHistory
+from headway.observe.history import AnswerRecord, BatchRecord, History, ModelHistory
 from headway.observe.requests import RequestNote
 from headway.runtime.events import BatchFinished, BatchLost
 
@@ -33,6 +35,7 @@ _REFUSED = {
 }
 _SLACK_S = 0.002  # what the event loop may be late without being the cause
 _TWICE = 2.0
+_ENOUGH = 3  # batches to compare with
 
 
 class RequestSeen(NamedTuple):
@@ -46,6 +49,7 @@ class RequestSeen(NamedTuple):
     items: Sequence[tuple[ModelHistory, int]]
     item_count: int  # `items` may have the last ones only
     loaded_s: float
+    is_stream: bool = False
 
     @property
     def total_s(self) -> float:
@@ -65,6 +69,7 @@ class RequestStory(NamedTuple):
     record: BatchRecord | None  # the batch that its caller waited for
     item: Item | None
     model: ModelHistory | None
+    answer: AnswerRecord | None = None  # of a language model
 
 
 Runs: TypeAlias = dict[tuple[int, int], list[tuple[BatchRecord, Item]]]  # by model and item
@@ -83,8 +88,8 @@ def requests_of(history: History, models: Sequence[ModelHistory]) -> Iterator[Re
 
 
 def _seen(note: RequestNote) -> RequestSeen:
-    times = (note.started_at, note.ended_at)
-    return RequestSeen(note.id, note.what, *times, note.code, note.items, note.count, note.loaded_s)
+    times, more = (note.started_at, note.ended_at), (note.loaded_s, note.is_stream)
+    return RequestSeen(note.id, note.what, *times, note.code, note.items, note.count, *more)
 
 
 def runs_of(requests: Iterable[RequestSeen]) -> Runs:
@@ -109,6 +114,8 @@ def tell(request: RequestSeen, known_runs: Runs) -> RequestStory:
         for record, item in known_runs.get((id(model), item_id), ())
     ]
     finished = [each for each in runs if isinstance(each[1].event, BatchFinished)]
+    if not finished and (answers := _answers_of(request)):
+        return _tell_answer(request, *max(answers, key=lambda each: each[1].ended_at))
     if not finished:
         parts = {"before": request.total_s}
         return RequestStory(request, parts, _cause_without_batch(request), None, None, None)
@@ -138,6 +145,83 @@ def _cause_without_batch(request: RequestSeen) -> Cause:
     return Cause("unknown", "its batch is kept no longer")
 
 
+def _answers_of(request: RequestSeen) -> list[tuple[ModelHistory, AnswerRecord]]:
+    wanted = {(id(model), sequence): model for model, sequence in request.items}
+    models = {id(model): model for model in wanted.values()}
+    return [
+        (model, answer)
+        for model in models.values()
+        for answer in list(model.answers)
+        if (id(model), answer.sequence) in wanted
+    ]
+
+
+def _tell_answer(request: RequestSeen, model: ModelHistory, answer: AnswerRecord) -> RequestStory:
+    admitted_at = answer.admitted_at or answer.ended_at
+    first_at = max(answer.first_at or answer.ended_at, admitted_at)
+    decode_s = answer.ended_at - first_at
+    in_decode_s = min(decode_s, answer.preempted_s)  # the rest was before its first token
+    parts = {
+        "before": answer.arrived_at - request.started_at,
+        "queued": admitted_at - answer.arrived_at,
+        "prefill": first_at - admitted_at - (answer.preempted_s - in_decode_s),
+        "decode": decode_s - in_decode_s,
+        "preempted": answer.preempted_s,
+        "answer": request.ended_at - answer.ended_at,
+    }
+    cause = _cause_of_answer(request, model, answer, parts)
+    return RequestStory(request, parts, cause, None, None, model, answer)
+
+
+def _cause_of_answer(
+    request: RequestSeen, model: ModelHistory, answer: AnswerRecord, parts: dict[str, float]
+) -> Cause:
+    longest = _main_part(request, parts)
+    seconds = _ms(parts[longest])
+    if request.code in _REFUSED and answer.admitted_at is None:
+        return _cause_without_batch(request)
+    if longest == "before":
+        return _before(request, parts["before"])
+    if longest == "queued":
+        others = sum(
+            (each.admitted_at or math.inf) < answer.arrived_at + parts["queued"]
+            and each.ended_at > answer.arrived_at
+            for each in list(model.answers)
+        )
+        why = f"it waited {seconds} for a place beside {others} other answers"
+        return Cause("behind_others", why, "a larger max_sequences or kv_cache_gib, or a replica")
+    if longest == "preempted":
+        times = "once" if answer.preemptions == 1 else f"{answer.preemptions} times"
+        why = (
+            f"it was preempted {times}, because the KV cache was full, and waited {seconds} to be "
+            "computed again"
+        )
+        return Cause("preempted", why, "a larger kv_cache_gib, or a smaller max_sequences")
+    if longest == "answer":
+        return _slow_reader(seconds)
+    if longest == "prefill":
+        computed = answer.prompt_tokens - answer.cached_tokens
+        why = (
+            f"its prompt of {answer.prompt_tokens} tokens took {seconds}: {computed} were "
+            f"computed, in {answer.chunks} steps"
+        )
+        return Cause("prefill", why, "prompts that begin alike, or a larger step_tokens")
+    pace = _ms(parts["decode"] / max(1, answer.tokens - 1))
+    why = f"it has {answer.tokens} tokens, {pace} apart"
+    return Cause("decode", why, "a smaller max_tokens, a smaller max_sequences, a faster machine")
+
+
+def _main_part(request: RequestSeen, parts: dict[str, float]) -> str:
+    """Waiting comes before work: an answer takes its time anyway."""
+    if parts["preempted"] > request.total_s / 10:  # and the work that was lost comes on top
+        return "preempted"
+    waits = {name: parts[name] for name in ("before", "queued", "answer")}
+    longest = max(waits, key=lambda each: waits[each])
+    if waits[longest] >= request.total_s / 4:
+        return longest
+    return "prefill" if parts["prefill"] > parts["decode"] else "decode"
+
+
 class _Seen(NamedTuple):
     request: RequestSeen
     model: ModelHistory
@@ -158,12 +242,12 @@ def _rerun(lost: Sequence[BatchLost], item: Item) -> Cause:
     return Cause("rerun", why, "a model that does not take its process down; see the log")
 
 
-def _before(seen: _Seen) -> Cause:
-    loaded_s = seen.request.loaded_s
-    if loaded_s > seen.parts["before"] / _TWICE:
+def _before(request: RequestSeen, before_s: float) -> Cause:
+    loaded_s = request.loaded_s
+    if loaded_s > before_s / _TWICE:
         why = f"its model was not loaded: it waited {_ms(loaded_s)} until it was"
         return Cause("cold_start", why, "a model that is loaded at the start, and stays")
-    why = f"{_ms(seen.parts['before'])} passed before it was queued: reading, checks, `prepare`"
+    why = f"{_ms(before_s)} passed before it was queued: reading, checks, `prepare`"
     return Cause("reading", why, "smaller bodies, binary instead of JSON, a faster `prepare`")
 
 
@@ -195,7 +279,7 @@ def _queued(seen: _Seen) -> Cause:
 def _lingered(seen: _Seen) -> Cause:
     lingered_s, batch = seen.parts["lingered"], seen.event.batch
     if lingered_s > batch.linger_cap_s + max(_SLACK_S, lingered_s / _TWICE):
-        return _stall(lingered_s - batch.linger_cap_s)
+        return _stall(seen, lingered_s - batch.linger_cap_s, batch.fired_at)
     why = (
         f"a worker was free, and waited {_ms(lingered_s)} for more items "
         f"(at most {_ms(batch.linger_cap_s)}); {len(batch.items)} left together"
@@ -203,13 +287,30 @@ def _lingered(seen: _Seen) -> Cause:
     return Cause("lingered", why, "a smaller max_wait_ms, or an slo_ms")
 
 
-def _stall(seconds: float) -> Cause:
-    why = f"the event loop was held up for {_ms(seconds)}: other code ran in it, or a collection"
+def _stall(seen: _Seen, seconds: float, until: float) -> Cause:
+    if collection := _collection(seen, seconds, until):
+        return collection
+    why = f"the event loop was held up for {_ms(seconds)}: other code ran in it"
     return Cause("stall", why, "code that does not block the event loop: `def` instead of `async`")
+
+
+def _collection(seen: _Seen, seconds: float, until: float) -> Cause | None:
+    """Did garbage collections take most of this time?"""
+    collected_s = sum(
+        min(each.ended_at, until) - max(each.began_at, until - seconds)
+        for each in list(seen.model.pauses)
+        if each.began_at < until and each.ended_at > until - seconds
+    )
+    if collected_s <= seconds / _TWICE:
+        return None
+    why = f"a garbage collection held everything up for {_ms(collected_s)}"
+    return Cause("stall", why, "fewer objects that live long; gc.freeze() after loading")
 
 
 def _ran(seen: _Seen) -> Cause:
     event, batch = seen.event, seen.event.batch
+    if collection := _collection(seen, seen.parts["run"], event.finished_at):
+        return collection
     others = [
         each.event
         for each in list(seen.model.batches)
@@ -220,7 +321,7 @@ def _ran(seen: _Seen) -> Cause:
         return Cause("reran", why, "inputs that the model can take")
     alike = [each.ran_s for each in others if each.batch.rows >= batch.rows]
     is_first = all(each.batch.worker != batch.worker or each.batch.id > batch.id for each in others)
-    if is_first and alike and event.ran_s > _TWICE * median(alike):
+    if is_first and len(alike) >= _ENOUGH and event.ran_s > _TWICE * median(alike):
         why = (
             f"it was in the first batch of its worker, which took {_ms(event.ran_s)}; later ones "
             f"take {_ms(median(alike))}"
@@ -232,7 +333,7 @@ def _ran(seen: _Seen) -> Cause:
 def _padded(seen: _Seen, others: Iterable[BatchFinished]) -> Cause | None:
     """A neighbour is to blame only if batches of this item's size were seen to be faster."""
     batch, item = seen.event.batch, seen.item
-    if item.size * _TWICE > batch.size or batch.is_packed:
+    if not batch.size or item.size * _TWICE > batch.size or batch.is_packed:
         return None
     short = [each.ran_s for each in others if each.batch.size <= item.size * _TWICE]
     if not short or seen.event.ran_s < _TWICE * median(short):
@@ -255,15 +356,22 @@ def _model(seen: _Seen) -> Cause:
 
 
 def _answer(seen: _Seen) -> Cause:
+    if seen.request.is_stream:
+        return _slow_reader(_ms(seen.parts["answer"]))
     told_s = seen.record.seen_at - seen.event.finished_at
     if told_s > max(_SLACK_S, seen.parts["answer"] / _TWICE):
-        return _stall(told_s)
-    why = f"its answer took {_ms(seen.parts['answer'])} to be encoded, or to be read by its client"
-    return Cause("answer", why, "smaller answers, binary instead of JSON, a faster reader")
+        return _stall(seen, told_s, seen.record.seen_at)
+    why = f"its answer took {_ms(seen.parts['answer'])} to be encoded and sent"
+    return Cause("answer", why, "smaller answers, or binary instead of JSON")
+
+
+def _slow_reader(seconds: str) -> Cause:
+    why = f"its client took {seconds} to read what had been made"
+    return Cause("slow_reader", why, "a client that reads as fast as the answer comes")
 
 
 _CAUSES = {
-    "before": _before,
+    "before": lambda seen: _before(seen.request, seen.parts["before"]),
     "queued": _queued,
     "lingered": _lingered,
     "run": _ran,
@@ -291,8 +399,9 @@ def lines_of(story: RequestStory) -> list[str]:
     """The story for a terminal."""
     request = story.request
     lines = [f"request {request.id or '(without an id)'}: {_ms(request.total_s)}, {request.what}"]
-    if story.record is not None and story.item is not None and story.model is not None:
-        lines += [f"  {_ms(at):>10}  {what}" for at, what in _timeline(story)]
+    timeline = _timeline(story) if story.answer is None else _answer_timeline(story, story.answer)
+    lines += [f"  {_ms(at):>10}  {what}" for at, what in timeline]
+    if story.model is not None:
         shares = ", ".join(
             f"{round(100 * part_s / max(request.total_s, 1e-9))} % {name}"
             for name, part_s in story.parts.items()
@@ -305,9 +414,8 @@ def lines_of(story: RequestStory) -> list[str]:
 
 
 def _timeline(story: RequestStory) -> Iterator[tuple[float, str]]:
-    assert story.record is not None
-    assert story.item is not None
-    assert story.model is not None
+    if story.record is None or story.item is None or story.model is None:
+        return
     item, event, start = story.item, story.record.event, story.request.started_at
     batch, count = event.batch, story.request.item_count
     sized = f" of size {item.size}" if item.size else ""
@@ -320,6 +428,25 @@ def _timeline(story: RequestStory) -> Iterator[tuple[float, str]]:
     yield _ended_at(story.record) - start, f"the model was done: {_ms(ran_s)}{expected}{padding}"
     failed = f" with {story.request.code}" if story.request.code else ""
     yield story.request.total_s, f"answered{failed}"
+
+
+def _answer_timeline(story: RequestStory, answer: AnswerRecord) -> Iterator[tuple[float, str]]:
+    request = story.request
+    model, start = "" if story.model is None else story.model.model, request.started_at
+    which = "" if request.item_count == 1 else f" (of {request.item_count}, the last one)"
+    yield (
+        answer.arrived_at - start,
+        f"queued at {model}: sequence {answer.sequence}{which}, a prompt of "
+        f"{answer.prompt_tokens} tokens, {answer.cached_tokens} of them cached",
+    )
+    if answer.admitted_at is not None:
+        yield answer.admitted_at - start, f"begun; its prompt took {answer.chunks} steps"
+    if answer.first_at is not None:
+        yield answer.first_at - start, "its first token"
+    preempted = f", preempted {answer.preemptions} times" if answer.preemptions else ""
+    yield answer.ended_at - start, f"generated: {answer.tokens} tokens, {answer.code}{preempted}"
+    failed = f" with {request.code}" if request.code else ""
+    yield request.total_s, f"answered{failed}"
 
 
 def batch_line(record: BatchRecord) -> str:

@@ -40,7 +40,7 @@ async def embedded(
             )
             app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
             await keeper.wait_started()
-            pauses = GarbagePauses(keeper.registry, is_guest=True)
+            pauses = GarbagePauses(keeper.registry, observing.history, is_guest=True)
             pauses.start()
             try:
                 yield Embedded(observing.around(app), keeper.registry)

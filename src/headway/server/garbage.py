@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 from headway.hosting.registry import Registry, ServedModel
+from headway.observe.history import History
 
 # New objects before a collection looks at them: hundreds of requests in flight have as many, and
 # each collection that comes while they are looks at them in vain. A pause stays below 0.3 ms.
@@ -21,10 +22,14 @@ _IMMORTAL = 2_000
 
 
 class GarbagePauses:
-    def __init__(self, registry: Registry, *, is_guest: bool = False) -> None:
+    def __init__(
+        self, registry: Registry, history: History | None = None, *, is_guest: bool = False
+    ) -> None:
         """`is_guest`: the process is another program's. Its thresholds stay as they are, and where
-        it freezes objects itself, it is left alone."""
+        it freezes objects itself, it is left alone. `history`: keeps what pauses remain."""
         self._registry = registry
+        self._history = history
+        self._began_at = 0.0
         self._is_guest = is_guest
         self._gone: list[weakref.ref[Any]] = []  # and perhaps not freed yet
         self._is_frozen = False
@@ -63,6 +68,12 @@ class GarbagePauses:
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         """Freeze again after the first full collection that finds no unloaded model."""
+        if self._history is not None:
+            now = self._history.clock()
+            if phase == "start":
+                self._began_at = now
+            else:
+                self._history.paused(self._began_at, now)
         if phase != "stop" or info["generation"] != 2:
             return
         with self._lock:

@@ -25,7 +25,7 @@ from headway.server.service.errors import status_of
 from headway.server.service.routes import Route
 from headway.version import VERSION
 from headway.wire.application import Start
-from headway.wire.messages import Answer, ErrorResponse, Request, StreamResponse
+from headway.wire.messages import Answer, ErrorResponse, Request, Response, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
@@ -72,6 +72,8 @@ class Observing:
 
     def watch_generator(self, model: ServedGenerator) -> None:
         """The same for a language model, which has steps, not batches."""
+        model.history = self.history.add(model.name, model.version)
+        model.observe(model.history.observe)
         if self.metrics is None:
             return
         if self._generation is None:
@@ -119,9 +121,15 @@ class RememberedApp(AppWrapper):
 
     async def handle(self, request: Request) -> Answer:
         note = self._requests.begin(request.id, f"{request.method} {request.path}")
-        return await _ended(
+        answer = await _ended(
             self._handle, request, lambda status, code: self._requests.end(note, code)
         )
+        note.is_stream = isinstance(answer, StreamResponse)
+        if note.items and isinstance(answer, Response):
+            model, item_id = note.items[-1]
+            if timing := model.timing_of(item_id):
+                answer.headers = (*answer.headers, ("Server-Timing", timing.decode()))
+        return answer
 
 
 class ObservedApp(AppWrapper):

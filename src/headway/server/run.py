@@ -121,7 +121,7 @@ async def run(
                     announce(addresses, registry)
                 notify.ready()
 
-            pauses = GarbagePauses(registry)
+            pauses = GarbagePauses(registry, observing.history)
             watchdog = notify.SystemdWatchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)

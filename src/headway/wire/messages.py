@@ -72,8 +72,9 @@ class Pending(Protocol):
 class Asker(Protocol):
     """Takes the one answer, in the event loop."""
 
-    def answer(self, body: bytes) -> str:
-        """A JSON answer with status 200. Returns the request's id; empty: it has none."""
+    def answer(self, body: bytes, timing: bytes = b"") -> str:
+        """A JSON answer with status 200. `timing`: for `Server-Timing`, where there are headers.
+        Returns the request's id; empty: it has none."""
         ...
 
     def fail(self, error: BaseException) -> str: ...

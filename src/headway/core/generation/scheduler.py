@@ -347,9 +347,7 @@ class GenerationScheduler:
         sequence = progress.sequence
         self._waiting.admitted(progress)
         self._tables.open(progress, cached)
-        if progress.admitted_at is None:
-            progress.admitted_at = now
-            progress.cached_tokens = min(progress.computed, len(sequence.prompt))
+        progress.begin(now)
         progress.slot = self._slots.pop()
         progress.adapter_slot = self._adapters.take(sequence.adapter)
         progress.is_new = True
@@ -402,7 +400,7 @@ class GenerationScheduler:
         """Take the sequence's blocks; it waits at its old place. The plan drops its work."""
         self._stop(progress)
         if plan is not None:
-            progress.waiting_since = plan.now
+            progress.waiting_since = progress.preempted_at = plan.now
             plan.preempted.append(progress.sequence.id)
             if plan.decode.pop(progress.sequence.id, None):
                 progress.pending -= 1

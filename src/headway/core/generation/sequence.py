@@ -42,6 +42,7 @@ class Finished(NamedTuple):
     chunks: int  # steps that computed part of its prompt
     preemptions: int
     admitted_at: float | None  # first; None: it never ran
+    preempted_s: float = 0.0  # how long it waited to be computed again, because blocks were short
 
 
 class Progress:
@@ -66,6 +67,8 @@ class Progress:
         "keys",
         "new_blocks",
         "pending",
+        "preempted_at",
+        "preempted_s",
         "preemptions",
         "registered",
         "root",
@@ -99,6 +102,8 @@ class Progress:
         self.charged = 0  # positions that its account has paid for; computed again, they are free
         self.chunks = 0
         self.preemptions = 0
+        self.preempted_at: float | None = None  # for want of blocks; None: it is not
+        self.preempted_s = 0.0
 
     @property
     def length(self) -> int:
@@ -114,6 +119,15 @@ class Progress:
         """Is no further token to be sampled? (Results may still be pending.)"""
         return self.length - len(self.sequence.prompt) >= self.sequence.max_tokens
 
+    def begin(self, now: float) -> None:
+        """It runs, for the first time or again."""
+        if self.admitted_at is None:
+            self.admitted_at = now
+            self.cached_tokens = min(self.computed, len(self.sequence.prompt))
+        elif self.preempted_at is not None:
+            self.preempted_s += now - self.preempted_at
+            self.preempted_at = None
+
     def end(self, reason: FinishReason) -> Finished:
         return Finished(
             sequence=self.sequence.id,
@@ -123,4 +137,5 @@ class Progress:
             chunks=self.chunks,
             preemptions=self.preemptions,
             admitted_at=self.admitted_at,
+            preempted_s=self.preempted_s,
         )

@@ -27,6 +27,7 @@ from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
+from headway.observe.history import ModelHistory
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
 from headway.runtime.generation.adapter_book import AdapterBook, Answer
 from headway.runtime.generation.loop import PlainTokens, SequenceOutput, parted
@@ -61,14 +62,17 @@ class Front:
         is_shared: bool,
         idle: Callable[[], None] = lambda: None,
         ids: Iterator[int] | None = None,
+        history: ModelHistory | None = None,
     ) -> None:
         """`is_shared`: tenants share cached prefixes. `idle`: called when the last request ends.
-        `ids`: numbers for the sequences, where several fronts share an engine."""
+        `ids`: numbers for the sequences, where several fronts share an engine. `history`: keeps
+        the answers that have ended."""
         self._text = text
         self._recorder = recorder
         self._max_context = 0
         self._is_shared = is_shared
         self._idle = idle
+        self._history = history
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1) if ids is None else ids
         self._answers: dict[int, _Answer] = {}  # by sequence
@@ -115,6 +119,8 @@ class Front:
                 unused -= reserved
                 answer.reservation = _Reservation(ask.allowance, len(sequence.prompt), reserved)
             request.sequences.add(number)
+            if self._history is not None:
+                self._history.queued((number,))
             self._answers[number] = answer
             own_seed = (seed + index % asked.n) % _SEEDS
             sampling = dataclasses.replace(asked.options.sampling, seed=own_seed)
@@ -237,6 +243,9 @@ class Front:
         is_middle = type(entry) is AnswerPiece and not answer.is_over
         if entry is not None and not (is_middle and answer.call.take_direct(entry)):
             queued.append((answer.call, entry))
+        if answer.is_over and self._history is not None:
+            code = entry.code if isinstance(entry, HeadwayError) else entry and entry.finish_reason
+            answer.tell(self._history, output, code or "")
         if answer.is_over and self._end(output.sequence, answer):
             queued.append((answer.call, END))
 
@@ -331,7 +340,8 @@ class _Answer:
     """The text of one sequence, and its times."""
 
     __slots__ = (
-        *("_arrived_at", "_first_at", "_is_begun", "_shows_empty", "_shows_end_token"),
+        *("_arrived_at", "_first_at", "_is_begun", "_prompt_tokens"),
+        *("_shows_empty", "_shows_end_token"),
         *("batches", "call", "detokenizer", "index"),
         *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
@@ -352,6 +362,7 @@ class _Answer:
         self.detokenizer = detokenizer
         self._arrived_at = now
         self._first_at = 0.0
+        self._prompt_tokens = len(asked.prompts[index // asked.n])
         self._shows_empty, self._shows_end_token = asked.shows_empty, asked.shows_end
         self.since: float | None = None  # when its last token came; None: before, and after a stop
         self.batches: list[int] | None = [] if explains else None  # of each step: its tokens
@@ -385,6 +396,18 @@ class _Answer:
         was_admitted = finished is not None and finished.admitted_at is not None
         if was_admitted or type(output.error) is ModelFailed:  # a step failed
             self._is_begun = True
+
+    def tell(self, history: ModelHistory, output: SequenceOutput, code: str) -> None:
+        """Keep how it went."""
+        history.ended(
+            output.sequence,
+            output.finished,
+            arrived_at=self._arrived_at,
+            first_at=self._first_at or None,
+            prompt_tokens=self._prompt_tokens,
+            tokens=self.tokens,
+            code=code,
+        )
 
     def settle(self) -> None:
         """The answer has ended: its key gets back unused tokens. A prompt is charged once its

@@ -127,6 +127,7 @@ class ServedGenerator(InUse):
             AdapterBook(self.name, most=config.max_adapters),
             is_shared=config.share_prefixes,
             idle=self._look_whether_left,
+            history=self.history,
         )
         start = self._start_process if self.placement.kind == "process" else self._start_thread
         welcome = await start(engine, front)

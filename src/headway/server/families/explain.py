@@ -14,6 +14,7 @@ from headway.core.items import Batch, Item
 from headway.errors import InvalidInput, NotFound
 from headway.observe.history import (
     MOST_BATCHES,
+    AnswerRecord,
     BatchRecord,
     History,
     Incident,
@@ -100,6 +101,7 @@ class Explain:
                 "left_out": found.left_out,
                 "has_gap": found.has_gap,
                 "batches": [_batch(*each, at, ids, is_told=told) for each in chosen],
+                "answers": [_answer(*each, at) for each in found.answers],
                 "incidents": [_incident(*each, at) for each in found.incidents],
             }
         )
@@ -224,6 +226,16 @@ def _item(
         "queued_ms": _ms(batch.queued_s(item)),
         "lingered_ms": _ms(batch.lingered_s(item)),
     }
+
+
+def _answer(
+    model: ModelHistory, record: AnswerRecord, at: Callable[[float], float]
+) -> dict[str, Any]:
+    fields = record._asdict()
+    for name in ("arrived_at", "admitted_at", "first_at", "ended_at"):
+        fields[name] = None if fields[name] is None else at(fields[name])
+    preempted_ms = _ms(fields.pop("preempted_s"))
+    return {"model": model.model, "version": model.version, **fields, "preempted_ms": preempted_ms}
 
 
 def _incident(

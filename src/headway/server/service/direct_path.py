@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from headway.core.queueing.quota import Allowance
 from headway.hosting.registry import ServedModel
+from headway.observe.requests import server_timing
 from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller
 from headway.server.bodies.background import background
@@ -164,7 +165,7 @@ class DirectInference(DirectCall):
             self.failed(error)
         else:
             self._record(1, self._started, None)
-            self._note(self._asker.answer(body))
+            self._note(self._asker.answer(body, self._timing()))
 
     async def _encode_in_thread(self, result: Any) -> None:
         try:
@@ -175,11 +176,17 @@ class DirectInference(DirectCall):
             self.failed(error)
         else:
             self._record(1, self._started, None)
-            self._note(self._asker.answer(body))
+            self._note(self._asker.answer(body, self._timing()))
 
     def failed(self, error: BaseException) -> None:
         self._record(1, self._started, error)
         self._note(self._asker.fail(error), getattr(error, "code", "internal"))
+
+    def _timing(self) -> bytes:
+        [(batch, ran_s)] = self.ran
+        arrived_at = self._started  # but for microseconds; to look for the item would cost more
+        free_at = max(batch.idle_since, arrived_at)
+        return server_timing(free_at - arrived_at, batch.fired_at - free_at, ran_s)
 
     def _note(self, request_id: str, code: str = "") -> None:
         history = self._served.history

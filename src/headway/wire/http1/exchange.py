@@ -15,7 +15,7 @@ from headway.wire.headers import request_id
 from headway.wire.http1 import wire
 from headway.wire.http1.known_heads import Head
 from headway.wire.http1.received import Received, RequestRefused, request_of
-from headway.wire.messages import Pending, Response, StreamResponse
+from headway.wire.messages import Headers, Pending, Response, StreamResponse
 from headway.wire.writes import StreamSink, Writes
 
 logger = logging.getLogger(__name__)
@@ -140,14 +140,17 @@ class Exchange:
 
     # --- the application calls one of these, once
 
-    def answer(self, body: bytes) -> str:
+    def answer(self, body: bytes, timing: bytes = b"") -> str:
         headers = self._asked[1]
         if b"accept-encoding" in headers and is_worth_it(body):
             received = self._received_direct()
-            self.task = self._loop.create_task(self._answer_packed(received, body))
+            own = (("Server-Timing", timing.decode()),) if timing else ()
+            self.task = self._loop.create_task(self._answer_packed(received, body, own))
             return received.request.id
         self.is_answering = True
-        line = wire.CLOSE if self._link.is_last else b""
+        line = b"\r\nServer-Timing: " + timing if timing else b""
+        if self._link.is_last:
+            line += wire.CLOSE
         own_id = request_id(headers.get(b"x-request-id"))
         head = wire.encode_ok(body, own_id, line)
         if len(body) <= SMALL:
@@ -180,8 +183,8 @@ class Exchange:
             self._end(keep_alive=True)
         return received.request.id
 
-    async def _answer_packed(self, received: Received, body: bytes) -> None:
-        response = Response(body)
+    async def _answer_packed(self, received: Received, body: bytes, headers: Headers) -> None:
+        response = Response(body, headers=headers)
         try:
             await compress_answer(received.request, response)
             if not self.transport.is_closing():

@@ -77,7 +77,7 @@ class GrpcCall(CallState):
 
     # ---- the direct way: a whole answer without a task
 
-    def answer(self, body: bytes) -> str:
+    def answer(self, body: bytes, timing: bytes = b"") -> str:
         if not self.is_over:
             self.is_over = True
             self._work = None

@@ -99,6 +99,26 @@ def test_a_request_is_found_by_its_id_whichever_way_it_took(server: Server) -> N
         assert batches[-1]["reason"] in batches[-1]["text"]
 
 
+def test_an_answer_says_in_its_head_where_the_time_went(server: Server) -> None:
+    body = {"items": [1.0, 4.0]}
+    direct = server.http.post("/v1/predict/root", json=4.0)
+    packed = server.http.post("/v1/predict/upper", json="a" * 4000)
+    several = server.http.post("/v1/predict/root/batch", json=body)
+    for answer in (direct, packed, several):
+        said = {
+            name: float(duration.removeprefix("dur="))
+            for name, _, duration in (
+                each.partition(";") for each in answer.headers["server-timing"].split(", ")
+            )
+        }
+        assert list(said) == ["queue", "linger", "run"]
+        parts_ms = story(server, answer.headers["x-request-id"])["parts_ms"]
+        assert math.isclose(said["linger"], parts_ms["lingered"], abs_tol=0.5)
+        assert said["run"] <= parts_ms["run"] + 0.01
+    refused = server.http.post("/v1/predict/root", json="no number")
+    assert "server-timing" not in refused.headers
+
+
 def test_over_grpc_too(server: Server) -> None:
     import numpy
     import tritonclient.grpc as triton

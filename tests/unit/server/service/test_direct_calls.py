@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from headway.config import KeyConfig
+from headway.core.items import Batch, FireReason
 from headway.hosting.registry import Registry
 from headway.model import Tensor
 from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller, KeyRing, new_key
 from headway.server.service.direct_path import DirectPath
 from headway.server.service.inference import Inference
+
+BATCH = Batch(1, (), 1, 0, 1, FireReason.IDLE, 0.007, 0.005, 8, 0.0, None)
 
 
 class Model:
@@ -21,6 +24,7 @@ class Model:
     name, version, is_ready, is_direct = "m", "1", True, True
     inputs = outputs = (Tensor("x", "float32", (-1, 1)),)
     takes_direct = True
+    history = None
 
     def __init__(self) -> None:
         self.calls: list[DirectCall] = []
@@ -30,6 +34,7 @@ class Model:
         return 0.0
 
     def submit_direct(self, call: DirectCall) -> bool:
+        call.ran = ((BATCH, 0.003),)
         self.calls.append(call)
         return self.takes_direct
 
@@ -56,7 +61,15 @@ class Codec:
 class Asker:
     def __init__(self) -> None:
         self.answers: list[Any] = []
-        self.answer = self.fail = self.answers.append
+        self.timings: list[bytes] = []
+
+    def answer(self, body: bytes, timing: bytes = b"") -> str:
+        self.timings.append(timing)
+        return self.fail(body)
+
+    def fail(self, answer: Any) -> str:
+        self.answers.append(answer)
+        return "its id"
 
 
 class World:
@@ -84,6 +97,7 @@ def test_a_key_has_its_tenant_and_its_quota() -> None:
     assert it.start() is None  # the general way says why
     it.model.calls[0].answered({})
     assert (it.asker.answers, it.model.ended, it.running) == ([b"answer"], [None], 0)
+    assert it.asker.timings == [b"queue;dur=5.000, linger;dur=2.000, run;dur=3.000"]
     assert it.start() is not None
     it.model.calls[-1].failed(ValueError())
     assert it.running == 0

@@ -1,0 +1,79 @@
+"""What `headway explain` says of a language model's answers, each case brought about for real."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import MOST_S, Serving, serving
+
+pytestmark = pytest.mark.real_time
+ADMIN = {"admin_without_key": True}
+CACHE = 17 * 8192 / 2**30  # GiB: the blocks of one whole context
+
+
+def ask(served: Serving, name: str, *, max_tokens: int, n: int = 1) -> httpx.Response:
+    wishes = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "n": n}
+    body = {"model": "tiny", "prompt": "ab", **wishes}
+    return httpx.post(
+        f"{served.url}/v1/completions", json=body, headers={"X-Request-Id": name}, timeout=MOST_S
+    )
+
+
+def story(served: Serving, name: str) -> Any:
+    end = time.monotonic() + MOST_S
+    while True:  # the end of a request follows its last byte
+        route = f"{served.url}/admin/explain/requests"
+        answer = httpx.get(route, params={"id": name}, timeout=MOST_S)
+        if answer.status_code == 200:
+            [found] = answer.json()["requests"]
+            return found
+        assert time.monotonic() < end, answer.text
+        time.sleep(0.01)
+
+
+def test_an_answer_is_explained_in_its_head_and_later(folder: Path) -> None:
+    with serving(folder, server=ADMIN) as served:
+        answer = ask(served, "mine", max_tokens=60)
+        found = story(served, "mine")
+        page = httpx.get(f"{served.url}/admin/explain", timeout=MOST_S).json()
+    named = [each.partition(";")[0] for each in answer.headers["server-timing"].split(", ")]
+    assert named == ["queue", "prefill", "decode"]
+    assert list(found["parts_ms"]) == [
+        *("before", "queued", "prefill", "decode", "preempted", "answer"),
+    ]
+    assert sum(found["parts_ms"].values()) == pytest.approx(found["took_ms"], abs=0.01)
+    assert found["cause"] == "decode"
+    assert found["why"].startswith("it has 60 tokens, ")
+    last = page["answers"][-1]
+    assert (last["model"], last["code"], last["tokens"], last["preemptions"]) == (
+        *("tiny", "length", 60, 0),
+    )
+    assert last["arrived_at"] <= last["admitted_at"] <= last["first_at"] <= last["ended_at"]
+
+
+def test_it_waited_for_a_place(folder: Path) -> None:
+    with serving(folder, server=ADMIN, max_sequences=1) as served:
+        before = threading.Thread(target=ask, args=(served, "before"), kwargs={"max_tokens": 200})
+        before.start()
+        while not getattr(served.model.now(), "running", 0):
+            time.sleep(0.001)
+        ask(served, "mine", max_tokens=2)
+        before.join()
+        found = story(served, "mine")
+    assert found["cause"] == "behind_others"
+    assert "beside 1 other answers" in found["why"]
+    assert "max_sequences" in found["advice"]
+
+
+def test_it_was_preempted(folder: Path) -> None:
+    """Of three answers that grow together, the cache holds one whole."""
+    with serving(folder, server=ADMIN, kv_cache_gib=CACHE) as served:
+        ask(served, "mine", max_tokens=220, n=3)
+        found = story(served, "mine")
+    assert found["cause"] == "preempted", found["text"][-4:]
+    assert found["items"] == 3
+    assert "because the KV cache was full" in found["why"]
+    assert "kv_cache_gib" in found["advice"]
