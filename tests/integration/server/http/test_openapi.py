@@ -151,8 +151,8 @@ def test_every_example_works_as_it_stands(server: Server) -> None:
     tried = 0
     for path, operations in found["paths"].items():
         needs_more = re.search(
-            "gate|embeddings|rerank|audio|images|sharedmemory|load|completions|tokenize"
-            r"|/embed|^/(models/|similarity|predict|ping|$)",
+            "gate|embeddings|rerank|audio|images|sharedmemory|load|completions|messages|responses"
+            r"|tokenize|/embed|^/(api/|models/|similarity|predict|ping|$)",
             path,
         )
         if needs_more or "requestBody" not in operations.get("post", {}):
