@@ -24,7 +24,7 @@ from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.cors import CorsApp
-from headway.server.families import admin, cohere, drain, kserve_v1
+from headway.server.families import admin, cohere, drain, kserve_v1, what_if
 from headway.server.families.anthropic import messages
 from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.openai import (
@@ -278,6 +278,7 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         kserve_v1.Instances(inference),
         plain_json,
         admin.Admin(models),
+        what_if.WhatIf(models),
         drain.Draining(models.registry),
         WebPages(models, version=inference.version),
     ]

@@ -141,6 +141,18 @@ class Explain:
         return lambda moment: round(moment + offset, 6)
 
 
+def last_batches(model: ModelHistory, most_items: int) -> list[dict[str, Any]]:
+    """The newest batches with at most so many items, oldest first, as the route gives them; their
+    moments are the event loop's."""
+    found: list[dict[str, Any]] = []
+    for record in reversed(list(model.batches)):
+        most_items -= len(record.event.batch.items)
+        if most_items < 0:
+            break
+        found.append(_batch(model, record, lambda moment: moment, {}, is_told=False))
+    return found[::-1]
+
+
 def _is_visible(request: Request, named: str) -> Callable[[str], bool]:
     caller = request.caller
     return lambda model: named in ("", model) and (caller is None or bool(caller.may_use(model)))

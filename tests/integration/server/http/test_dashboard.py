@@ -215,6 +215,26 @@ def test_the_timetable_is_drawn_and_the_keyboard_chooses(page: Page) -> None:
     assert page.run("timetable.chosen.batch") == newest
 
 
+def test_sliders_show_what_the_simulator_says(page: Page, server: Server) -> None:
+    page.wait_for("document.getElementById('if-model').value === 'count 1'")
+    page.run("document.getElementById('if-ask').click()")
+    page.wait_for("document.querySelectorAll('#if tbody tr').length === 3")
+    simulated = table(page, "if")
+    assert simulated["simulated, as it is"] == simulated["simulated, changed"]
+    page.run(
+        "{ const slider = document.getElementById('if-max_batch_size'); slider.value = 1; "
+        "slider.dispatchEvent(new Event('input')); }"
+    )
+    assert page.run("document.querySelector('output[for=if-max_batch_size]').value") == "1"
+    rows = "document.querySelector('#if tbody tr:last-child').children[4].textContent"
+    page.wait_for(f"{rows} === '1'")
+    asked = {"model": "count", "version": "1", "max_batch_size": 1}
+    found = server.http.get("/admin/what-if", params=asked).json()
+    shown, unit = table(page, "if")["as measured"][0].split()
+    p50_ms = float(shown) * {"ms": 1, "µs": 1e-3}[unit]
+    assert p50_ms == pytest.approx(found["measured"]["p50_ms"], rel=0.006)
+
+
 def test_nothing_is_asked_while_nobody_looks(page: Page) -> None:
     asked = "performance.getEntriesByType('resource').length"
     page.run("document.getElementById('pause').click()")

@@ -132,6 +132,7 @@ function offerModels() {
   const chosen = $("model").value;
   $("model").replaceChildren(new Option("all", ALL), ...known.map((each) => new Option(each)));
   $("model").value = known.includes(chosen) ? chosen : ALL;
+  offerWhatIf(known);
 }
 
 function drawTiles(span, model) {

@@ -31,7 +31,7 @@ class WebPages:
             _route("chat", "Headway: chat", "A page to talk to a language model"),
             _route(
                 *("dashboard", "Headway: dashboard", "A live page: batches, queues, percentiles"),
-                parts=("readings", "timetable"),
+                parts=("readings", "timetable", "what_if"),
             ),
         ]
 

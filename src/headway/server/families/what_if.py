@@ -1,0 +1,105 @@
+"""`/admin/what-if`: what the last traffic of a model would have met under other settings.
+
+The simulator runs in a process of its own, one at a time: neither the event loop nor its
+interpreter waits for it, and a server without questions has none.
+"""
+
+import asyncio
+import dataclasses
+import json
+import sys
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from headway.errors import InvalidInput, Unavailable
+from headway.hosting.hosted import Served
+from headway.server.families.explain import last_batches
+from headway.server.service.models import VisibleModels
+from headway.server.service.routes import Route
+from headway.wire.messages import Request, Response
+
+MOST_S = 20.0
+MOST_ITEMS = 4000
+_SIMULATOR = "headway.lab.what_if"
+_CHANGES = ("max_wait_ms", "max_batch_size", "slo_ms")
+
+
+class _Changes(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    model: str
+    version: str = ""
+    max_wait_ms: float | None = None
+    max_batch_size: int | None = None
+    slo_ms: float | None = None
+
+
+class WhatIf:
+    """The route and its handler."""
+
+    def __init__(self, models: VisibleModels) -> None:
+        self._models = models
+        self._turn = asyncio.Lock()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                *("GET", "/admin/what-if", self.simulated),
+                summary="The last traffic of a model, simulated under other settings",
+            )
+        ]
+
+    async def simulated(self, request: Request) -> Response:
+        asked = _asked(request.query)
+        served = self._models.get(request.caller, asked.model, asked.version)
+        if not isinstance(served, Served) or served.history is None:
+            raise InvalidInput(f"model: {asked.model!r} has no batches of requests to simulate")
+        if self._turn.locked():
+            raise Unavailable("another simulation is running", retry_after_s=1.0)
+        policy, changes = served.batcher.policy, msgspec.to_builtins(asked)
+        question = {
+            "policy": dataclasses.asdict(policy),
+            "table": None if served.costs is None else served.costs.to_json(),
+            "changes": {name: changes[name] for name in _CHANGES if name in changes},
+        }
+        async with self._turn:
+            batches = await asyncio.to_thread(last_batches, served.history, MOST_ITEMS)
+            body = msgspec.json.encode({"batches": batches, **question})
+            answer = json.loads(await _ask_simulator(body))
+        if "error" in answer:
+            raise InvalidInput(answer["error"])
+        settings = {
+            "max_wait_ms": _ms(policy.max_wait_s),
+            "max_batch_size": policy.max_batch_size,
+            "slo_ms": _ms(policy.slo_s),
+        }
+        return Response(msgspec.json.encode({"settings": settings, **answer}))
+
+
+def _asked(query: str) -> _Changes:
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    try:
+        return msgspec.convert(given, _Changes, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the query: {error}") from None
+
+
+async def _ask_simulator(question: bytes) -> bytes:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", _SIMULATOR), stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    try:
+        async with asyncio.timeout(MOST_S):
+            answer, errors = await process.communicate(question)
+    except TimeoutError:
+        raise Unavailable(f"the simulation took longer than {MOST_S:g} s") from None
+    finally:
+        if process.returncode is None:  # it took too long, or the caller has left
+            process.kill()
+    if process.returncode:
+        raise Unavailable(f"the simulation failed: {errors.decode(errors='replace')[-300:]}")
+    return answer
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 6)

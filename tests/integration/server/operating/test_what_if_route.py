@@ -1,0 +1,77 @@
+"""`/admin/what-if`: the server's last traffic, simulated in a process beside it."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from real_server import Server, served
+
+MODEL = """
+import time
+
+def wait(items: list[int]) -> list[int]:
+    time.sleep(0.004)
+    return items
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("what-if")
+    (folder / "wait.py").write_text(MODEL)
+    with served(folder, "wait.py", "--port", "0", "--admin-without-key") as running:
+        yield running
+
+
+def children(server: Server) -> str:
+    asked = ["pgrep", "-P", str(server.pid), "-f", "headway.lab.what_if"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+
+
+def test_the_last_traffic_is_simulated(server: Server) -> None:
+    few = server.http.get("/admin/what-if", params={"model": "wait"})
+    assert few.status_code == 400
+    assert "items are remembered" in few.json()["error"]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: server.http.post("/v1/predict/wait", json=n), range(200)))
+    asked = {"model": "wait", "max_batch_size": 1, "slo_ms": 1000}
+    found = server.http.get("/admin/what-if", params=asked).json()
+    assert (found["items"], found["settings"]["max_batch_size"]) == (200, 64)
+    assert found["changed"]["mean_rows"] == 1
+    assert found["measured"]["in_time"] == 1
+    assert found["simulated"]["p50_ms"] >= 4
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "word"),
+    [
+        ("model=other", 404, "other"),
+        ("model=wait&workers=2", 400, "workers"),
+        ("model=wait&max_batch_size=0", 400, "max_batch_size"),
+        ("model=wait&slo_ms=fast", 400, "slo_ms"),
+        ("", 400, "model"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_by_name(
+    server: Server, query: str, status: int, word: str
+) -> None:
+    answer = server.http.get(f"/admin/what-if?{query}")
+    assert (answer.status_code, word in answer.text) == (status, True), answer.text
+
+
+def test_a_caller_that_leaves_takes_the_simulation_with_it(server: Server) -> None:
+    with pytest.raises(httpx.TimeoutException):
+        server.http.get("/admin/what-if", params={"model": "wait"}, timeout=0.2)
+    end = time.monotonic() + 10
+    while children(server):
+        assert time.monotonic() < end
+    assert server.http.get("/admin/what-if", params={"model": "wait"}).status_code == 200
+
+
+def test_one_at_a_time(server: Server) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        ask = lambda _: server.http.get("/admin/what-if?model=wait").status_code  # noqa: E731
+        assert sorted(pool.map(ask, range(2))) == [200, 503]

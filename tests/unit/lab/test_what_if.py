@@ -1,0 +1,115 @@
+"""The last batches, simulated as they were and under other settings."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from headway.core.costs import CostTable
+from headway.core.policy import Policy
+from headway.errors import ConfigError
+from headway.lab.what_if import what_if
+
+ROW_S, BATCH_S, GAP_S = 0.001, 0.008, 0.0005
+TABLE = CostTable(
+    rows=(1, 64), sizes=None, seconds=((BATCH_S + ROW_S,), (BATCH_S + 64 * ROW_S,))
+).to_json()
+
+
+def batch_of(number: int, rows: int, *, size: int = 0) -> dict[str, Any]:
+    """The `rows` items came one after the other, and ran at once when the last was there."""
+    begin = number * 0.08
+    ran_s = BATCH_S + ROW_S * rows * max(1, size)
+    arrivals = [begin + n * GAP_S for n in range(rows)]
+    return {
+        "rows": rows,
+        "padded_rows": rows,
+        "size": size,
+        "ran_ms": ran_s * 1e3,
+        "reruns": 0,
+        "lost": None,
+        "finished_at": arrivals[-1] + ran_s,
+        "items": [
+            {
+                "arrived_at": at,
+                "rows": 1,
+                "size": size,
+                "priority": "normal",
+                "tenant": "",
+                "deadline_at": None,
+            }
+            for at in arrivals
+        ],
+    }
+
+
+def ask(
+    batches: list[Any], *, table: Any = TABLE, slo_s: float | None = None, **changes: Any
+) -> Any:
+    policy = json.loads(json.dumps(dataclasses.asdict(Policy(slo_s=slo_s))))
+    return what_if({"batches": batches, "policy": policy, "table": table, "changes": changes})
+
+
+BATCHES = [batch_of(number, 1 + number % 8) for number in range(60)]
+
+
+def test_what_was_measured_is_told_and_no_change_changes_nothing() -> None:
+    found = ask(BATCHES)
+    assert found["items"] == sum(each["rows"] for each in BATCHES)
+    assert found["batches"] == len(BATCHES)
+    assert found["measured"]["mean_rows"] == pytest.approx(found["items"] / 60, abs=1e-3)
+    assert found["simulated"] == found["changed"]
+    assert found["simulated"]["refused"] == 0
+    assert found["simulated"]["p50_ms"] >= (BATCH_S + ROW_S) * 1e3 - 1e-6
+
+
+def test_smaller_batches_are_simulated() -> None:
+    found = ask(BATCHES, max_batch_size=1)
+    assert found["changed"]["mean_rows"] == 1
+    assert found["changed"]["p99_ms"] > found["simulated"]["p99_ms"]
+
+
+def test_a_goal_is_held_against_all_of_them() -> None:
+    found = ask(BATCHES, slo_ms=12)
+    assert 0 < found["measured"]["in_time"] < 1
+    assert ask(BATCHES)["changed"]["in_time"] is None
+    assert ask(BATCHES, slo_s=0.5)["changed"]["in_time"] == 1
+
+
+@pytest.mark.parametrize("size", [0, 7])
+def test_without_a_table_of_the_warm_up_batch_times_are_fitted(size: int) -> None:
+    batches = [
+        batch_of(number, 1 + number % 8, size=size and 1 + number % 5) for number in range(60)
+    ]
+    found = ask(batches, table=None)
+    assert found["simulated"]["p50_ms"] == pytest.approx(found["measured"]["p50_ms"], rel=0.5)
+
+
+def test_an_item_of_several_rows_is_answered_with_its_last_row() -> None:
+    batches = [batch_of(number, 4) for number in range(60)]
+    for batch in batches:
+        first = batch["items"][0]
+        batch["items"] = [{**first, "rows": 4}]
+    found = ask(batches, max_batch_size=2)
+    assert found["items"] == 60
+    assert found["changed"]["mean_rows"] == 2
+    assert found["changed"]["p50_ms"] >= 2 * (BATCH_S + 2 * ROW_S) * 1e3 - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("batches", "table", "changes", "message"),
+    [
+        (BATCHES[:2], TABLE, {}, "only 3 items are remembered"),
+        ([], TABLE, {}, "only 0 items"),
+        ([batch_of(number, 3) for number in range(30)], None, {}, "the last batches all had 3"),
+        (BATCHES, TABLE, {"workers": 2}, "workers cannot be changed"),
+        (BATCHES, TABLE, {"max_batch_size": 0}, "max_batch_size"),
+        (BATCHES, TABLE, {"slo_ms": -1}, "slo_ms"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(
+    batches: Any, table: Any, changes: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ask(batches, table=table, **changes)
