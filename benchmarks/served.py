@@ -246,6 +246,9 @@ SERVERS: dict[str, Callable[[int], None]] = {
     "headway-records": headway_http("benchmarks.served:Records"),
     "headway-zero-no-metrics": headway_http("benchmarks.served:Zero", "--no-metrics"),
     "headway-many": serve_many,
+    "headway-single": headway_http(
+        "benchmarks.served:Zero", "--max-batch-size", "1", "--admin-without-key"
+    ),
     "headway-sleep": headway_http("benchmarks.served:Sleep"),
     "headway-heavy": lambda port: serve_headway(
         "benchmarks.served:Heavy",

@@ -97,9 +97,9 @@ class Page:
         liked = [{"name": "prefers-color-scheme", "value": scheme}]
         self._call("Emulation.setEmulatedMedia", features=liked)
 
-    def picture(self) -> bytes:
-        """What it looks like now, as PNG."""
-        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
+    def picture(self, kind: str = "png") -> bytes:
+        """What it looks like now."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format=kind)["data"])
 
     def _call(self, method: str, **parameters: Any) -> Any:
         return self._browser.call(method, session=self._session, **parameters)

@@ -1,4 +1,4 @@
-const MOST_SHARE = 1 / 50;  // of the time: how long the server may be busy with this page
+const LEAST_MS = 1000, MOST_MS = 5000, SHARE = 1 / 10;  // between two looks; more where answers take their time
 const RARELY = 5;  // models, workers: every so many turns
 const LATENCY = "headway_item_end_to_end_seconds", FIRST = "headway_time_to_first_token_seconds";
 const readings = new Readings();
@@ -36,7 +36,7 @@ async function look() {
     draw();
   }
   const took = performance.now() - began;
-  waiting = setTimeout(look, lost ? Math.min(2000, 500 * failed) : Math.max(1000, took / MOST_SHARE));
+  waiting = setTimeout(look, lost ? Math.min(2000, 500 * failed) : Math.min(MOST_MS, Math.max(LEAST_MS, took / SHARE)));
 }
 
 function tell(kind, text) {
