@@ -4,8 +4,10 @@ the other, so what the machine does between them adds nothing up.
 
     python -m benchmarks.known_law ALPHA_MS BETA_MS CAP      prints its port
     python -m benchmarks.known_law at-once                   answers as fast as it can
+    python -m benchmarks.known_law tokens N                  the same with N streamed tokens each
 """
 
+import contextlib
 import select
 import socket
 import subprocess
@@ -40,6 +42,17 @@ def latencies(due: Times, alpha_s: float, beta_s: float, cap: int) -> Times:
         done[at:end] = free_at
         at = end
     return done - due
+
+
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+_EVENT = (
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'
+    b'[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}\n\n'
+)
+_TOKEN = b"%x\r\n%b\r\n" % (len(_EVENT), _EVENT)
+_STREAM_END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 @contextmanager
@@ -90,6 +103,23 @@ class _Server:
             for client in self.requests(10.0):
                 client.send(ANSWER)
 
+    def tokens(self, count: int) -> None:
+        """A token to each client in turn, each in a packet of its own."""
+        left: dict[int, int] = {}
+        while True:
+            for client in self.requests(0.0 if left else 10.0):
+                client.send(_STREAM_HEAD)
+                left[client.fileno()] = count
+            for descriptor in list(left):
+                client_of = self._clients.get(descriptor)
+                left[descriptor] -= 1
+                is_last = not left[descriptor]
+                if client_of is not None:
+                    with contextlib.suppress(OSError):
+                        client_of.send(_TOKEN + _STREAM_END if is_last else _TOKEN)
+                if is_last or client_of is None:
+                    del left[descriptor]
+
     def by_law(self, alpha_s: float, beta_s: float, cap: int) -> None:
         clock = time.perf_counter
         waiting: deque[tuple[float, socket.socket]] = deque()
@@ -113,5 +143,7 @@ class _Server:
 if __name__ == "__main__":
     if sys.argv[1] == "at-once":
         _Server().at_once()
+    if sys.argv[1] == "tokens":
+        _Server().tokens(int(sys.argv[2]))
     alpha, beta, cap = sys.argv[1:]
     _Server().by_law(float(alpha) / 1e3, float(beta) / 1e3, int(cap))

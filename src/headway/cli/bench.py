@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import ssl
 import sys
 import time
@@ -21,10 +22,12 @@ from headway.loadgen.against import told as compared
 from headway.loadgen.connection import Refused, opener
 from headway.loadgen.driver import MAX_IN_FLIGHT, Driver, Tick
 from headway.loadgen.exchange import Address
+from headway.loadgen.openai_bodies import OPENAI_PATHS
 from headway.loadgen.report import Point, table, to_json
 from headway.loadgen.search import Objective, Search
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing, swept
 from headway.loadgen.target import Probe, Target, Unreachable, Wanted, find_target, read_bodies
+from headway.loadgen.tokens import TokenLimits
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -35,10 +38,11 @@ _SECONDS, _FIND_S = 10.0, 3.0
 _BUDGET_S = 58.0  # of --find
 _FIRST_CONNECTIONS, _FIRST_S, _FIRST_SHARE = 64, 1.0, 0.7
 _ROUNDS = 5  # of --against
+_MAX_TOKENS = 64
 _MANY_LENGTHS = 4096
 
 _DESCRIPTION = """\
-Measure a server under load: any that speaks KServe v2 or takes JSON.
+Measure a server under load: any that speaks KServe v2 or OpenAI's API, or takes JSON.
 
   headway bench                                  the local server, in closed loops
   headway bench URL --model minilm --rate 200    an open loop: 200 requests/s, independent
@@ -47,6 +51,7 @@ Measure a server under load: any that speaks KServe v2 or takes JSON.
   headway bench URL --find 'p99<=50ms,errors<=0.1%'      the highest rate with which this holds
   headway bench URL --rate 200 --against http://other:8000      two servers, in turns
   headway bench URL --arrivals trace:azure.csv --rate 200      recorded times, stretched to 200/s
+  headway bench URL --api chat --rate 4 --max-tokens 100       streamed answers, token by token
   headway bench http://host/my/route --data '{"text": "hello"}' --rate 50      any JSON route
 
 The requests are made from the model's metadata, or taken from --data or --body. Latency counts
@@ -73,6 +78,12 @@ _HELP = {
     "--concurrency": "closed loops of so many connections, e.g. 1,8,64",
     "--seconds": "how long each point is measured; default 10, of --find 3",
     "--warm-up": "seconds of the same load before that; default 1",
+    "--api": "what the server speaks: v2 or plain JSON (auto), or a route of OpenAI's; chat and "
+    "completions are streamed, and their tokens timed",
+    "--max-tokens": "with --api chat or completions: tokens of each answer; default 64",
+    "--ignore-eos": "the same: not fewer either, where the server knows this field",
+    "--first-ms": "a good answer's first token comes within this time",
+    "--between-ms": "a good answer's tokens are on average no further apart",
     "--rows": "rows of each request; default 1",
     "--shape": "the shape of an input, where the metadata leaves it open; may be repeated",
     "--lengths": "of axes without a length, and of texts in words: N, lognormal:MEDIAN,SIGMA[,CLIP]"
@@ -118,6 +129,11 @@ def add_parser(commands: "Commands") -> None:
     add("--against", metavar="URL")
     add("--seconds", type=flags.positive, metavar="S")
     add("--warm-up", type=flags.not_negative, default=1.0, metavar="S")
+    add("--api", choices=["auto", *OPENAI_PATHS], default="auto")
+    add("--max-tokens", type=flags.count(1_000_000), metavar="N")
+    add("--ignore-eos", action="store_true")
+    add("--first-ms", type=flags.positive, metavar="S")
+    add("--between-ms", type=flags.positive, metavar="S")
     add("--rows", type=flags.count(65_536), default=1, metavar="N")
     add("--shape", type=read.shape, action="append", default=[], metavar="INPUT:N,N")
     add("--lengths", type=flags.lengths, metavar="SPEC")
@@ -284,8 +300,18 @@ def _driver(
 
 
 def _bench(arguments: argparse.Namespace, driver: Driver, target: Target, law: ArrivalLaw) -> Bench:
-    timing = Timing(arguments.seconds, arguments.warm_up, arguments.timeout)
-    return Bench(driver, law, timing, arguments.seed, _slo_s(arguments), target.address.url)
+    return Bench(
+        driver,
+        law,
+        Timing(arguments.seconds, arguments.warm_up, arguments.timeout),
+        arguments.seed,
+        _slo_s(arguments),
+        target.address.url,
+        TokenLimits(
+            first_s=math.inf if arguments.first_ms is None else arguments.first_ms / 1e3,
+            between_s=math.inf if arguments.between_ms is None else arguments.between_ms / 1e3,
+        ),
+    )
 
 
 # ---- flags
@@ -300,6 +326,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("finds the rate itself, on one server", field="--find")
     if arguments.against and len((*arguments.rate, *arguments.concurrency)) != 1:
         raise ConfigError("needs one load: --rate or --concurrency", field="--against")
+    _check_tokens(arguments)
     if arguments.data is not None and arguments.body is not None:
         raise ConfigError("--data and --body both say what to send: one of them")
     made = {"--shape": arguments.shape, "--lengths": arguments.lengths}
@@ -309,6 +336,22 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(
                 "is about requests that bench makes, not about given ones", field=flag
             )
+
+
+def _check_tokens(arguments: argparse.Namespace) -> None:
+    made = arguments.data is None and arguments.body is None
+    generates = arguments.api in ("chat", "completions")
+    for flag in ("max_tokens", "ignore_eos", "first_ms", "between_ms"):
+        is_body = flag in ("max_tokens", "ignore_eos")
+        if getattr(arguments, flag) and not (generates and (made or not is_body)):
+            said = "is for answers that bench asks for with --api chat or completions"
+            raise ConfigError(said, field=f"--{flag.replace('_', '-')}")
+    if arguments.api != "auto":
+        for flag in ("shape", "json_tensors"):
+            if getattr(arguments, flag):
+                raise ConfigError("is about tensors of v2", field=f"--{flag.replace('_', '-')}")
+        if arguments.rows != 1:
+            raise ConfigError("is about tensors of v2", field="--rows")
 
 
 def _law(arguments: argparse.Namespace) -> ArrivalLaw:
@@ -340,6 +383,9 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
         shapes=dict(arguments.shape),
         lengths=None if spec is None else spec.sizes(_MANY_LENGTHS, arguments.seed),
         is_binary=False if arguments.json_tensors else None,
+        api=arguments.api,
+        max_tokens=arguments.max_tokens or _MAX_TOKENS,
+        ignore_eos=arguments.ignore_eos,
         bodies=bodies,
         headers=_headers(arguments),
         seed=arguments.seed,

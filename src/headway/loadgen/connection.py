@@ -13,6 +13,7 @@ import httptools
 
 from headway.errors import ConfigError
 from headway.loadgen.exchange import Address
+from headway.loadgen.tokens import TOKEN
 
 READ, WRITE = 1, 4  # as epoll's own EPOLLIN and EPOLLOUT
 _CHUNK = 262_144
@@ -33,6 +34,7 @@ class Connection:
         "_length",
         "_out",
         "_read",
+        "arrived",
         "due",
         "free_since",
         "is_busy",
@@ -49,6 +51,7 @@ class Connection:
         self.is_busy = False
         self.is_last = False  # the server said that it closes this connection
         self.free_since = 0.0
+        self.arrived: list[tuple[float, int]] | None = None  # tokens of a stream, and when
         self._out = b""
         self._read = bytearray()
         self._length = 0  # of the whole answer, once its head is known; -1: ends with the stream
@@ -89,6 +92,8 @@ class Connection:
             return self._ended()
         while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
             data += self.socket.recv(_CHUNK)
+        if self.arrived is not None and (pieces := len(TOKEN.findall(data))):
+            self.arrived.append((time.perf_counter(), pieces))
         return self._take(data)
 
     def _take(self, data: bytes) -> bytes | None:

@@ -20,6 +20,7 @@ from headway.loadgen.connection import WRITE, Connection, Poller, Refused
 from headway.loadgen.exchange import Exchange
 from headway.loadgen.room import RoomMeter
 from headway.loadgen.samples import UNANSWERED, Samples, Sent
+from headway.loadgen.tokens import TokenLog
 
 MAX_IN_FLIGHT = 1000  # connections; servers have limits
 _READY = 32  # connections that are opened before the first request is due
@@ -126,7 +127,8 @@ class Driver:
         gc.disable()  # a collection would make requests late; nothing here makes cycles
         self._poller.idle_s = 0.0
         try:
-            yield Sent(RoomMeter())
+            are_streams = any(each.is_stream for each in self._exchanges)
+            yield Sent(RoomMeter(), TokenLog() if are_streams else None)
         finally:
             gc.enable()
             self._hang_up()
@@ -156,6 +158,7 @@ class Driver:
         connection.due = due
         connection.late = now - max(due, connection.free_since)
         connection.is_busy = True
+        connection.arrived = [] if self._exchanges[number].is_stream else None
         sent.in_flight += 1
         try:
             if not connection.send(self._exchanges[number].request):

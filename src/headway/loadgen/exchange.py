@@ -14,6 +14,7 @@ class Exchange:
 
     request: bytes
     mark: bytes = b""
+    is_stream: bool = False  # its answer is a stream of tokens, each of which is timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def post(
     *,
     headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
     content_type: str = "application/json",
+    is_stream: bool = False,
 ) -> Exchange:
     """A POST to `path`, which is added to the address's own."""
     fields = dict(headers)
@@ -68,4 +70,4 @@ def post(
         f"Content-Length: {len(body)}",
         *(f"{name}: {value}" for name, value in fields.items()),
     ]
-    return Exchange("\r\n".join([*lines, "", ""]).encode("latin-1") + body, mark)
+    return Exchange("\r\n".join([*lines, "", ""]).encode("latin-1") + body, mark, is_stream)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.loadgen.statistics import PERCENTILES, Summary
+from headway.loadgen.tokens import TokenSummary
 
 _SHOWN = (50.0, 90.0, 99.0)
 
@@ -27,13 +28,7 @@ def table(points: Sequence[Point], slo_s: float | None) -> str:
     header += [] if slo_s is None else [f"≤{slo_s * 1e3:g} ms"]
     rows = [[*_cells(point), *_good(point.summary, slo_s)] for point in points]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if number == 0 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [header, *rows]
-    ]
+    lines = [_aligned(row, widths) for row in [header, *rows]]
     return "\n".join([*lines, "", *_notes(points)])
 
 
@@ -65,7 +60,7 @@ def _ms(seconds: float) -> str:
 
 
 def _notes(points: Sequence[Point]) -> list[str]:
-    lines = []
+    lines = [*_token_rows(points)]
     for point in points:
         summary = point.summary
         for kind, times in list(summary.errors.items())[:5]:
@@ -78,6 +73,29 @@ def _notes(points: Sequence[Point]) -> list[str]:
             f"1 % left > {max(each.summary.late_p99_s for each in points) * 1e3:.2g} ms late)"
         )
     return lines
+
+
+def _token_rows(points: Sequence[Point]) -> list[str]:
+    """A table of their own, where answers are streams of tokens."""
+    rows = [["load", "tokens/s", "first ms p50", "p99", "between p50", "p99", "good/s"]]
+    for point in points:
+        tokens = point.summary.tokens
+        if tokens is None:
+            continue
+        times = (tokens.first_p50_s, tokens.first_p99_s, tokens.gap_p50_s, tokens.gap_p99_s)
+        cells = [*map(_ms, times)] if not point.summary.is_saturated else ["–"] * 4
+        rows.append([point.label, f"{tokens.per_s:.1f}", *cells, f"{tokens.good_rps:.1f}"])
+    if len(rows) == 1:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [*(_aligned(row, widths) for row in rows), ""]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(
+        cell.ljust(width) if number == 0 else cell.rjust(width)
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
 
 
 def to_json(point: Point) -> dict[str, Any]:
@@ -101,6 +119,7 @@ def to_json(point: Point) -> dict[str, Any]:
             "max": _number(summary.max_s * 1e3),
         },
         "good_share": summary.good,
+        "tokens": None if summary.tokens is None else _token_figures(summary.tokens),
         "client": {
             "busy_share": round(summary.busy, 4),
             "waiting_for_cpu_share": round(summary.waiting, 4),
@@ -109,6 +128,17 @@ def to_json(point: Point) -> dict[str, Any]:
         "saturated": summary.is_saturated,
         "valid": summary.is_valid,
         "faults": list(summary.faults),
+    }
+
+
+def _token_figures(tokens: TokenSummary) -> dict[str, float | None]:
+    return {
+        "per_s": _number(tokens.per_s),
+        "first_p50_ms": _number(tokens.first_p50_s * 1e3),
+        "first_p99_ms": _number(tokens.first_p99_s * 1e3),
+        "between_p50_ms": _number(tokens.gap_p50_s * 1e3),
+        "between_p99_ms": _number(tokens.gap_p99_s * 1e3),
+        "good_rps": _number(tokens.good_rps),
     }
 
 

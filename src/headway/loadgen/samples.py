@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headway.lab.workload import Times
 from headway.loadgen.connection import Connection
 from headway.loadgen.room import ClientRoom, RoomMeter
+from headway.loadgen.tokens import TokenLog, TokenSamples
 
 UNANSWERED = "unanswered"  # when the run was over
 _MANY_KINDS = 50
@@ -19,8 +20,9 @@ _MANY_KINDS = 50
 class Sent:
     """The requests of a run that have ended, as the driver sees them."""
 
-    def __init__(self, room: RoomMeter) -> None:
+    def __init__(self, room: RoomMeter, tokens: TokenLog | None = None) -> None:
         self.room = room
+        self.tokens = tokens
         self.in_flight = 0
         self.due = array("d")
         self.done = array("d")
@@ -36,6 +38,8 @@ class Sent:
             self.done.append(now)
             self.late.append(connection.late)
             self.kind.append(0)
+            if self.tokens is not None:
+                self.tokens.add(connection.arrived or [], answer)
         else:
             self.fail(connection.due, error_of(answer), now, connection.late)
 
@@ -47,6 +51,8 @@ class Sent:
         self.late.append(late)
         self.kind.append(self.kinds.setdefault(kind, len(self.kinds)))
         self.errors += 1
+        if self.tokens is not None:
+            self.tokens.add_none()
 
     def samples(self, start: float, idle_s: float) -> "Samples":
         due = np.frombuffer(self.due) - start
@@ -58,6 +64,7 @@ class Sent:
             kind=np.frombuffer(self.kind, np.uint8)[order],
             kinds=tuple(self.kinds),
             room=self.room.told(idle_s),
+            tokens=None if self.tokens is None else self.tokens.samples(start, order),
         )
 
 
@@ -71,6 +78,7 @@ class Samples:
     kind: NDArray[np.uint8]
     kinds: tuple[str, ...]
     room: ClientRoom
+    tokens: TokenSamples | None = None  # None: the answers were no streams
 
     def due_between(self, begin_s: float, end_s: float) -> "Samples":
         """Only the requests that were due then."""
@@ -86,6 +94,7 @@ class Samples:
             done_s=self.done_s[chosen],
             late_s=self.late_s[chosen],
             kind=self.kind[chosen],
+            tokens=None if self.tokens is None else self.tokens.only(chosen),
         )
 
     @property

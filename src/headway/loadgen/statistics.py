@@ -10,6 +10,7 @@ import numpy as np
 
 from headway.lab.workload import Times
 from headway.loadgen.samples import Samples, in_flight_at
+from headway.loadgen.tokens import TokenLimits, TokenSummary, token_summary
 
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 _HELD = 0.98  # of the offered rate must be answered
@@ -48,6 +49,7 @@ class Summary:
     in_flight: float  # the mean
     has_room: bool  # the client had: the server was measured
     is_saturated: bool  # it answers less than is due, or more and more wait
+    tokens: TokenSummary | None = None  # of streams
     good: float | None = None  # the share that was answered within the SLO; None: there is none
     faults: tuple[str, ...] = field(default_factory=tuple)  # why the figures cannot be believed
 
@@ -71,6 +73,7 @@ class Window:
     begin_s: float
     end_s: float
     slo_s: float | None = None
+    token_limits: TokenLimits = field(default_factory=TokenLimits)
 
     @property
     def seconds(self) -> float:
@@ -138,8 +141,17 @@ def _summary(
         in_flight=float(in_flight_at(samples, moments).mean()),
         has_room=not client,
         is_saturated=is_saturated,
+        tokens=_tokens(counted, window),
         good=good,
         faults=(*client, *server),
+    )
+
+
+def _tokens(counted: Samples, window: Window) -> TokenSummary | None:
+    if counted.tokens is None:
+        return None
+    return token_summary(
+        counted.tokens, counted.due_s, window.begin_s, window.end_s, window.token_limits
     )
 
 

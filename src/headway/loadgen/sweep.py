@@ -1,7 +1,7 @@
 """Runs points of load one after the other, and stops where the server has had enough."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from headway.lab.workload import Times
 from headway.loadgen.driver import Driver, Tick
 from headway.loadgen.report import Point
 from headway.loadgen.statistics import Window, closed_summary, open_summary
+from headway.loadgen.tokens import TokenLimits
 
 _MANY = 20_000_000  # requests of one point
 
@@ -56,8 +57,8 @@ class Timing:
     def end_s(self) -> float:
         return self.warm_s + self.seconds
 
-    def window(self, slo_s: float | None) -> Window:
-        return Window(self.warm_s, self.end_s, slo_s)
+    def window(self, slo_s: float | None, limits: TokenLimits) -> Window:
+        return Window(self.warm_s, self.end_s, slo_s, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Bench:
     seed: int = 0
     slo_s: float | None = None
     url: str = ""
+    token_limits: TokenLimits = field(default_factory=TokenLimits)
 
     def at_rate(
         self,
@@ -84,13 +86,13 @@ class Bench:
         due = self.law.due(rate_rps, timing.end_s, seed)
         last_s = timing.end_s + timing.drain_s
         samples = self.driver.open_loop(due, last_s=last_s, stop_when=stop_when)
-        summary = open_summary(samples, timing.window(self.slo_s))
+        summary = open_summary(samples, timing.window(self.slo_s, self.token_limits))
         return Point(f"{self.law.kind} {rate_rps:g}/s", rate_rps, None, summary, self.url)
 
     def with_connections(self, connections: int) -> Point:
         timing = self.timing
         samples = self.driver.closed_loop(connections, timing.end_s)
-        summary = closed_summary(samples, timing.window(self.slo_s))
+        summary = closed_summary(samples, timing.window(self.slo_s, self.token_limits))
         return Point(f"{connections} in a closed loop", None, connections, summary, self.url)
 
 

@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from headway.errors import ConfigError, nearest
 from headway.lab.workload import Sizes
 from headway.loadgen.exchange import Address, Exchange, post
+from headway.loadgen.openai_bodies import OPENAI_PATHS, is_stream, openai_body
 from headway.loadgen.tensors import TensorInput, binary_body, json_body
 
 _TIMEOUT_S = 10.0
@@ -73,6 +74,9 @@ class Wanted:
     lengths: Sizes | None = None  # of what has no fixed length, by request
     is_binary: bool | None = None  # None: where the server takes it
     bodies: Sequence[bytes] = ()  # as they are
+    api: str = "auto"
+    max_tokens: int = 64
+    ignore_eos: bool = False  # exactly so many, where the server knows this field
     headers: tuple[tuple[str, str], ...] = ()
     seed: int = 0
 
@@ -92,6 +96,8 @@ class Target:
 def find_target(probe: Probe, wanted: Wanted) -> Target:
     """Look at what the server says about itself, and make requests for it."""
     address = probe.address
+    if wanted.api in OPENAI_PATHS:
+        return _openai(probe, wanted)
     about = probe.json("GET", "/v2") if not _is_route(address) else None
     server = f"{about.get('name', '?')} {about.get('version', '')}" if about else "a server"
     if _is_route(address):
@@ -117,6 +123,39 @@ def find_target(probe: Probe, wanted: Wanted) -> Target:
     ]
     api = "v2 binary" if is_binary else "v2 JSON"
     return Target(address, path, api, model, server.strip(), exchanges)
+
+
+def _openai(probe: Probe, wanted: Wanted) -> Target:
+    address, api = probe.address, wanted.api
+    if address.path.endswith("/v1"):
+        address = replace(address, path=address.path.removesuffix("/v1"))
+    model = wanted.model or _only_of(replace(probe, address=address))
+    path = OPENAI_PATHS[api]
+    bodies = wanted.bodies or [
+        openai_body(
+            api,
+            model,
+            np.random.default_rng([wanted.seed, 5, number]),
+            length=_length(wanted, number),
+            max_tokens=wanted.max_tokens,
+            ignore_eos=wanted.ignore_eos,
+        )
+        for number in range(VARIANTS)
+    ]
+    exchanges = [
+        post(address, path, body, headers=wanted.headers, is_stream=is_stream(body))
+        for body in bodies
+    ]
+    return Target(address, path, f"OpenAI {api}", model, "a server", exchanges)
+
+
+def _only_of(probe: Probe) -> str:
+    told = probe.json("GET", "/v1/models")
+    names = [each["id"] for each in told["data"]] if told else []
+    if len(names) == 1:
+        return str(names[0])
+    said = f"it has {', '.join(names)}" if names else "it does not list its models"
+    raise ConfigError(f"{probe.address.url}: which model? {said}", field="--model")
 
 
 def _is_route(address: Address) -> bool:

@@ -30,6 +30,11 @@ _USUAL_WORDS = 16
 _LARGEST = 100  # of whole numbers: most models take these, as class numbers or tokens
 
 
+def words(rng: np.random.Generator, length: int | None) -> str:
+    """A text of so many words."""
+    return " ".join(rng.choice(_TEXT.split(), length or _USUAL_WORDS))
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInput:
     name: str
@@ -65,11 +70,7 @@ class TensorInput:
         if self.datatype in _FLOATS:
             return rng.standard_normal(shape).astype(_FLOATS[self.datatype])
         if self.datatype == "BYTES":
-            words = length or _USUAL_WORDS
-            texts = [
-                " ".join(rng.choice(_TEXT.split(), words)).encode()
-                for _ in range(int(np.prod(shape)))
-            ]
+            texts = [words(rng, length).encode() for _ in range(int(np.prod(shape)))]
             return np.array(texts, object).reshape(shape)
         if self.datatype == "BOOL":
             return rng.integers(0, 2, shape).astype(np.bool_)

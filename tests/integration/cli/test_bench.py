@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +244,74 @@ def test_what_is_not_answered_in_time_has_failed(capsys: pytest.CaptureFixture[s
     assert code == 3
     assert point["answered"] < point["offered"]
     assert set(point["errors"]) <= {"no answer in 0.3 s", "unanswered"}
+
+
+# ---- OpenAI's routes
+
+
+def streaming(tokens: int, gap_s: float) -> Callable[[socket.socket], None]:
+    """A chat's answer as OpenAI streams it."""
+
+    def chunk(event: str) -> bytes:
+        data = f"data: {event}\n\n".encode()
+        return b"%x\r\n%b\r\n" % (len(data), data)
+
+    def serve(connection: socket.socket) -> None:
+        with connection, suppress(ConnectionError):  # the run is over
+            while request := connection.recv(65_536):
+                if request.startswith(b"GET /v1/models"):
+                    body = b'{"object":"list","data":[{"id":"tiny"}]}'
+                    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+                    connection.send(head + body)
+                    continue
+                head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+                connection.send(head + chunk('{"choices":[{"delta":{"role":"assistant"}}]}'))
+                for _ in range(tokens):
+                    time.sleep(gap_s)
+                    connection.send(chunk('{"choices":[{"delta":{"content":" w"}}]}'))
+                connection.send(chunk("[DONE]") + b"0\r\n\r\n")
+
+    return serve
+
+
+def test_a_chats_tokens_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    with tcp_server(streaming(tokens=5, gap_s=0.02)) as url:
+        root = url.removesuffix("/any")
+        load = ("--api", "chat", "--concurrency", "2", "--first-ms", "5000", "--max-tokens", "5")
+        _, [point] = bench(capsys, root, *load, "--seconds", "1", "--warm-up", "0.1")
+        assert main(["bench", root, *load, "--seconds", "0.3", "--warm-up", "0"]) in MEASURED
+    tokens = point["tokens"]
+    assert not point["errors"]
+    assert tokens["per_s"] * point["seconds"] == pytest.approx(5 * point["answered"])
+    assert tokens["first_p50_ms"] >= 20
+    assert tokens["between_p50_ms"] >= 10
+    assert tokens["good_rps"] == pytest.approx(point["answered"] / point["seconds"])
+    assert "tokens/s" in capsys.readouterr().out
+
+
+def test_embeddings_are_asked_for_as_openai_has_them(
+    minilm: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--api", "embeddings", "--lengths", "4", "--concurrency", "2")
+    code, [point] = bench(capsys, minilm.url, *load, *QUICK)
+    assert code in MEASURED
+    assert not point["errors"]
+    assert point["answered"] > 1
+    assert point["tokens"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--max-tokens", "5"), "--api chat"),
+        (("--api", "embeddings", "--first-ms", "5"), "--api chat"),
+        (("--api", "chat", "--max-tokens", "5", "--data", "{}"), "--max-tokens"),
+        (("--api", "chat", "--rows", "5"), "tensors of v2"),
+        (("--api", "chat"), "which model?"),
+    ],
+)
+def test_flags_of_another_api_are_refused(
+    server: Server, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert main(["bench", server.url, *arguments]) == 2
+    assert said in capsys.readouterr().err
