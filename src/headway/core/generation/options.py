@@ -6,7 +6,7 @@ refuses the same things in the same words.
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.core.generation.sampling import Sampling
@@ -35,6 +35,9 @@ class GenerationOptions:
     stop_ids: frozenset[int] = frozenset()  # in addition to the model's own
     ignore_eos: bool = False
     cache_salt: str = ""
+
+    def with_grammar(self, grammar: str) -> "GenerationOptions":
+        return replace(self, sampling=replace(self.sampling, grammar=grammar))
 
 
 def generation_options(

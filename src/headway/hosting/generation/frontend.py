@@ -101,6 +101,7 @@ class Front:
         call = StreamCall(0, asked, self._loop)
         request = self._requests[call] = _Request(call)
         seed = asked.options.sampling.seed if asked.options.is_seeded else secrets.randbits(62)
+        shown = {} if asked.reading is None else asked.reading.shown
         for index in range(asked.count):
             number = next(self._ids)
             sequence = self._sequence(number, asked, index, ask, now)
@@ -109,7 +110,7 @@ class Front:
             answer = _Answer(
                 index,
                 request,
-                Detokenizer(self._text, asked.options.stops),
+                Detokenizer(self._text, asked.options.stops, shown),
                 now,
                 explains=ask.story is not None,
                 asked=asked,

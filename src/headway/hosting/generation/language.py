@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.core.generation.options import GenerationOptions
 from headway.errors import InputTooLarge, InvalidInput, QueueFull
-from headway.models.chat.grammars import Vocabulary
+from headway.models.chat.answer_reader import Reading
+from headway.models.chat.chats import ChatPrompt, Message
+from headway.models.chat.grammars import Vocabulary, with_answer
 from headway.models.chat.spelling import BYTES
-from headway.models.chat.text import ChatText
+from headway.models.chat.text import ChatText, RenderedChat
+from headway.models.chat.tool_grammar import grammar_of_tools, thinking_rules
 from headway.models.chat.trials import Trials
 from headway.runtime.calling.threads import ThreadPool, run_in_thread, whose
 
@@ -18,6 +20,12 @@ _MOST_WAITING = 64  # of one client, for their turn; more are refused
 _SHORT = 2000  # characters: tokenised in less time than a thread takes to start
 _MESSAGE = 16  # that a template writes around each message, about
 _HELPERS = 2  # threads for short chats: while a template takes its time, others have the second
+
+
+class PreparedChat(NamedTuple):
+    ids: list[int]
+    grammar: str  # of the answer; empty: any text
+    reading: Reading | None  # None: the answer is text
 
 
 class Language:
@@ -69,18 +77,45 @@ class Language:
             return self._encode(text, add_special_tokens)
         return await run_in_thread(self._encode, text, add_special_tokens)
 
-    async def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
-    ) -> list[int]:
+    async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Messages through the model's template."""
+        return (await self.render(ChatPrompt(messages))).ids
+
+    async def render(self, chat: ChatPrompt) -> RenderedChat:
+        """A chat through the model's template."""
         size = 0
-        for index, message in enumerate(messages):
+        for index, message in enumerate(chat.messages):
             content = str(message.get("content") or "")
             self._check_text(content, f"messages[{index}].content")
             size += len(content) + (_MESSAGE if _is_plain(message) else _SHORT)
+        if chat.tools is not None or chat.variables:
+            size += _SHORT
         run = self._helpers.run if size <= _SHORT else run_in_thread
-        encode = partial(self.text.encode_chat, add_generation_prompt=add_generation_prompt)
-        return await run(encode, messages)
+        return await run(self.text.render, chat)
+
+    async def prepare(self, chat: ChatPrompt, grammar: str = "", field: str = "") -> "PreparedChat":
+        """A chat's tokens, and the grammar and the reading of its answer. `grammar`: of the answer
+        after its thoughts; `field`: that asked for it. Raises InvalidInput, InputTooLarge,
+        QueueFull, NotReady."""
+        text = self.text
+        use = chat.tools
+        rendered = await self.render(chat)
+        thinking = None if rendered.has_thought else text.thinking
+        rules = thinking_rules(thinking, is_open=rendered.is_thinking) if thinking else []
+        if use is not None:
+            grammar, field = grammar_of_tools(use, text.convention, rules, grammar), "tools"
+        elif grammar and rules:
+            grammar = with_answer(["start: thoughts @answer", *rules], grammar)
+        if grammar:
+            await self.check_grammar(grammar, field)
+        if use is None and text.thinking is None:
+            return PreparedChat(rendered.ids, grammar, None)
+        convention = None if use is None else text.convention
+        markers = [] if convention is None else convention.markers
+        markers += [] if thinking is None else [*thinking]
+        shown = {each.id: each.shown for each in markers if each.id is not None and each.is_special}
+        reading = Reading(convention, thinking, is_thinking=rendered.is_thinking, shown=shown)
+        return PreparedChat(rendered.ids, grammar, reading)
 
     def close(self) -> None:
         self._helpers.close()

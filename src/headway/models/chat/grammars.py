@@ -36,7 +36,7 @@ def grammar_of_schema(schema: Any, field: str) -> str:
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"{field}: a JSON schema is an object")
     text = json.dumps(schema)
-    _check_length(text, field)
+    check_length(text, field)
     try:
         made: str = _matcher_class(field).grammar_from_json_schema(text, overrides=_COMPACT)
     except ValueError as error:  # it is nested too deep, or has a number beyond all floats
@@ -47,7 +47,7 @@ def grammar_of_schema(schema: Any, field: str) -> str:
 def grammar_of_regex(expression: Any, field: str) -> str:
     if not isinstance(expression, str) or not expression:
         raise InvalidInput(f"{field}: a regular expression is a text")
-    _check_length(expression, field)
+    check_length(expression, field)
     made: str = _matcher_class(field).grammar_from_regex(expression)
     return made
 
@@ -57,14 +57,28 @@ def grammar_of_choice(choices: Any, field: str) -> str:
     if not is_texts or not 0 < len(choices) <= MOST_CHOICES:
         raise InvalidInput(f"{field}: a list of 1 to {MOST_CHOICES} texts is expected")
     text = "start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
-    _check_length(text, field)
+    check_length(text, field)
+    return grammar_of_lark(text, field)
+
+
+def grammar_of_lark(text: str, field: str) -> str:
+    """Of rules written here, never by a caller."""
     made: str = _matcher_class(field).grammar_from_lark(text)
     return made
 
 
-def _check_length(text: str, field: str) -> None:
+def check_length(text: str, field: str) -> None:
+    """Raises InvalidInput."""
     if len(text) > MOST_CHARACTERS:
         raise InvalidInput(f"{field}: {len(text)} characters; at most {MOST_CHARACTERS} are taken")
+
+
+def with_answer(rules: Sequence[str], grammar: str) -> str:
+    """The rules, in which `@answer` is the grammar."""
+    is_lark = not grammar.lstrip().startswith("{")
+    inner = {"lark_grammar": grammar} if is_lark else json.loads(grammar)["grammars"][0]
+    text = "\n".join(rules)
+    return json.dumps({"grammars": [{"lark_grammar": text}, {**inner, "name": "answer"}]})
 
 
 class Grammars:

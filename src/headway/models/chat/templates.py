@@ -30,10 +30,15 @@ class ChatTemplate:
     def __init__(self, source: str, *, where: str, limit_s: float = LIMIT_S) -> None:
         """Raises ConfigError where it cannot be read."""
         jinja2 = require("jinja2", "language models", "llm")
+        require("jinja2.meta", "language models", "llm")
+        self.source = source
         self._limit_s = limit_s
         self._now = threading.local()
+        sandbox = _sandbox(self._now)
         try:
-            self._template = _sandbox(self._now).from_string(source)
+            self._template = sandbox.from_string(source)
+            # The names that it reads and does not set itself.
+            self.variables = frozenset(jinja2.meta.find_undeclared_variables(sandbox.parse(source)))
         except jinja2.TemplateError as error:
             raise ConfigError(f"{where}: its chat template cannot be read: {error}") from error
 
@@ -61,9 +66,12 @@ class ChatTemplate:
         return rendered
 
 
-def find_template(folder: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
+def find_template(
+    folder: Path, config: Mapping[str, Any]
+) -> tuple[ChatTemplate | None, ChatTemplate | None]:
     """Find the template where transformers does: files of their own first, else `chat_template` in
-    the tokenizer's configuration, which may be a list of named ones. Raises ConfigError."""
+    the tokenizer's configuration, which may be a list of named ones. The second is the one for
+    chats with tools, where it is another. Raises ConfigError."""
     found: dict[str, Any] = {
         file.stem: file.read_text(encoding="utf-8")
         for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))
@@ -79,12 +87,16 @@ def find_template(folder: Path, config: Mapping[str, Any]) -> ChatTemplate | Non
     elif not found and listed is not None:
         found["default"] = listed
     if not found:
-        return None
+        return None, None
     if not isinstance(found.get("default"), str):
         raise ConfigError(
             f"{folder}: none of its chat templates is the default one: {', '.join(sorted(found))}"
         )
-    return ChatTemplate(found["default"], where=str(folder))
+    plain, with_tools = found["default"], found.get("tool_use")
+    default = ChatTemplate(plain, where=str(folder))
+    if not isinstance(with_tools, str) or with_tools == plain:
+        return default, default
+    return default, ChatTemplate(with_tools, where=str(folder))
 
 
 class _TookTooLong(BaseException):

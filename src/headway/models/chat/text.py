@@ -2,21 +2,29 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.errors import ConfigError, InvalidInput
 from headway.files import read_optional_json
+from headway.models.chat.chats import ChatPrompt, Message
+from headway.models.chat.conventions import GENERIC, find_convention, find_thinking, finder
 from headway.models.chat.spelling import Spelling
-from headway.models.chat.templates import find_template
+from headway.models.chat.templates import ChatTemplate, find_template
 from headway.models.chat.tokenizer import ChatTokenizer
+from headway.models.chat.tool_messages import as_plain
 from headway.models.chat.traced import of_caller, of_template
 
-Message = Mapping[str, Any]
 _DEFAULTS = frozenset(["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _ROLES = frozenset(
     ["system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "human"]
 )
+_OURS = frozenset(
+    ["messages", "tools", "xml_tools", "documents", "add_generation_prompt", "chat_template"]
+)
+# Of models that think; others answer as they would without.
+_WITHOUT_EFFECT = frozenset(["enable_thinking", "reasoning_effort", "thinking"])
+_LONGEST_MARKER = 64  # characters
 _NOTHING: Mapping[int, str] = {}
 
 
@@ -27,7 +35,8 @@ class ChatText:
         self._chat = ChatTokenizer(folder)
         self.tokenizer = self._chat.plain
         self.spelling = Spelling(self.tokenizer)
-        self._template = find_template(folder, self._chat.config)
+        self._template, self._tool_template = find_template(folder, self._chat.config)
+        self._find_forms()
         model = read_optional_json(folder / "config.json")
         generation = read_optional_json(folder / "generation_config.json")
         self.stop_ids = frozenset(_end_ids(model, generation, folder))
@@ -54,29 +63,78 @@ class ChatText:
     def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Messages through the template. Special tokens in their text stay text. The generation
+        """Messages through the template."""
+        return self.render(ChatPrompt(messages, add_generation_prompt=add_generation_prompt)).ids
+
+    def render(self, chat: ChatPrompt) -> "RenderedChat":
+        """A chat through the template. Special tokens in its texts stay text. The generation
         prompt is what the model goes on from: the head of its own message."""
-        if self._template is None:
+        template = self._template if chat.tools is None else self._tool_template
+        if template is None:
             raise InvalidInput("messages: the model has no chat template; send a text")
-        checked = [_checked(each) for each in messages]
-        if not checked:
+        if not chat.messages:
             raise InvalidInput("messages: the list is empty")
-        rendered = self._template.render(
-            checked,
-            add_generation_prompt=add_generation_prompt,
-            tools=None,
-            documents=None,
+        messages = chat.messages
+        tools = () if chat.tools is None else chat.tools.tools
+        shown = None
+        if self.convention.name == GENERIC.name:
+            messages = as_plain(messages, tools)
+        elif tools:
+            shown = of_caller([each.as_json() for each in tools])
+        rendered = template.render(
+            [_checked(each) for each in messages],
+            add_generation_prompt=chat.add_generation_prompt,
+            **self._variables(chat, template),
+            **{"tools": shown, "xml_tools": shown, "documents": None},
             **{name: of_template(token) for name, token in self._chat.named.items()},
         )
-        return self._chat.encode_chat(rendered)
+        thinking = self.thinking
+        tail = str.__str__(rendered).rstrip()[-_LONGEST_MARKER:]
+        return RenderedChat(
+            self._chat.encode_chat(rendered),
+            is_thinking=thinking is not None and tail.endswith(thinking.opens.text),
+            has_thought=thinking is not None and tail.endswith(thinking.closes.text),
+        )
+
+    def _variables(self, chat: ChatPrompt, template: ChatTemplate) -> dict[str, Any]:
+        for name in chat.variables:
+            if name in _OURS or name in self._chat.named:
+                raise InvalidInput(f"chat_template_kwargs.{name}: is set by the server")
+            if name not in template.variables and name not in _WITHOUT_EFFECT:
+                raise InvalidInput(
+                    f"chat_template_kwargs.{name}: the model's chat template has no use for it"
+                )
+        return {name: of_caller(value) for name, value in chat.variables.items()}
+
+    def _find_forms(self) -> None:
+        """How this model writes calls and thoughts."""
+        find = finder(self.spelling.added)
+        source, variables = "", frozenset[str]()
+        if self._tool_template is not None:
+            source, variables = self._tool_template.source, self._tool_template.variables
+        self.convention = find_convention(source, variables, find)
+        self.thinking = find_thinking(source, find)
+
+
+class RenderedChat(NamedTuple):
+    ids: list[int]
+    is_thinking: bool  # it ends within the model's thoughts
+    has_thought: bool  # it ends after them
 
 
 class Detokenizer:
     """The text of one answer as its tokens come: never half a character, never past a stop
     string."""
 
-    def __init__(self, text: ChatText, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        text: ChatText,
+        stops: Sequence[str] = (),
+        shown: Mapping[int, str] = _NOTHING,
+    ) -> None:
+        """`shown`: texts of tokens that otherwise have none."""
         self._pieces = text.spelling.new()
+        self._shown = shown
         self._stops = StopStrings(stops) if stops else None
         # Texts of tokens for which `step` would do no more than look here.
         self.known = _NOTHING if stops else self._pieces.known
@@ -88,7 +146,7 @@ class Detokenizer:
 
     def step(self, token: int) -> str:
         """The text that can be shown now."""
-        text = self._pieces.step(token)
+        text = self._shown[token] if token in self._shown else self._pieces.step(token)
         if self._stops is not None:
             return self._cut(text, self._stops)
         self.known = self._pieces.known

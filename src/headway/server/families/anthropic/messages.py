@@ -4,6 +4,7 @@ from typing import TypedDict
 
 import msgspec
 
+from headway.models.chat.chats import ChatPrompt
 from headway.server.auth.access import Access
 from headway.server.families.anthropic.reading import (
     FIELDS,
@@ -72,6 +73,6 @@ class Messages:
         format_of(asked)  # it is no part of the prompt, but refused where an answer's would be
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
-            ids = await encoded_chat(language_of(served), messages)
+            ids = await encoded_chat(language_of(served), ChatPrompt(messages))
         counted: InputTokens = {"input_tokens": len(ids)}
         return Response(msgspec.json.encode(counted))

@@ -8,7 +8,8 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.server.bodies.neutral import Neutral, is_neutral
-from headway.server.families.openai.chat import MOST_MESSAGES, ChatRequest
+from headway.server.families.openai.chat import ChatRequest
+from headway.server.families.openai.chat_messages import MOST_MESSAGES
 
 # Of ours, in errors: theirs.
 FIELDS = {

@@ -13,17 +13,35 @@ class CachedTokens(TypedDict):
     cached_tokens: int
 
 
+class ThinkingTokens(TypedDict):
+    reasoning_tokens: int
+
+
 class TokenUsage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: NotRequired[ThinkingTokens]  # of a model that thinks
+
+
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str  # a JSON object
+
+
+class ToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
 
 
 class ChatMessage(TypedDict):
     role: Literal["assistant"]
-    content: str
+    content: str | None  # None: there are calls, and no text
     refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
 
 
 class ChatChoice(TypedDict):
@@ -105,6 +123,7 @@ class UsageCount:
         self._cached = dict.fromkeys(range(prompts), 0)
         self.completion_tokens = 0
         self._counted: dict[int, int] = {}  # by choice: its tokens so far
+        self.thinking: dict[int, int] = {}  # by choice: its tokens before the answer, if it thinks
         self.met: dict[int, GenerationTimes] = {}
 
     def add(self, piece: AnswerPiece) -> None:
@@ -130,12 +149,16 @@ class UsageCount:
         return self._with(self.completion_tokens)
 
     def _with(self, completion_tokens: int) -> TokenUsage:
-        return {
+        usage: TokenUsage = {
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": self._prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())},
         }
+        if self.thinking:
+            thinking = sum(self.thinking.values())
+            usage["completion_tokens_details"] = {"reasoning_tokens": thinking}
+        return usage
 
     def headway(self) -> list[dict[str, Any]]:
         """The batches and times of each answer, if the caller asked for them."""

@@ -109,8 +109,14 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
     computed = asked
     if asked.echo and not asked.shows_answer:
         computed = msgspec.structs.replace(asked, max_tokens=1)
-    sampling = await computed.sampling(
-        language, logprobs=asked.logprobs, scores_prompt=asked.scores_prompt
+    form = asked.form()
+    if form is not None:
+        await language.check_grammar(form.grammar, form.field)
+    sampling = computed.sampling(
+        language,
+        logprobs=asked.logprobs,
+        grammar="" if form is None else form.grammar,
+        scores_prompt=asked.scores_prompt,
     )
     prompts = []
     for each in given:

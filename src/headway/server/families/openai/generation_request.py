@@ -11,7 +11,7 @@ from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
 from headway.server.bodies.neutral import Neutral
-from headway.server.families.openai.response_format import format_of
+from headway.server.families.openai.response_format import AnswerFormat, format_of
 
 MOST_CHOICES = 128  # answers to one request
 _NOT_SAMPLING = frozenset(
@@ -52,15 +52,13 @@ GENERATING: Neutral = {
 CHAT: Neutral = {
     **GENERATING,
     "add_generation_prompt": (True,),
-    "chat_template_kwargs": ({},),
     **dict.fromkeys(("continue_final_message", "echo"), (False,)),
     "documents": ([],),
     "modalities": (["text"],),
     "verbosity": ("medium",),
-    # Without tools it does not matter how they would be called; and `tools` with any is refused.
-    **dict.fromkeys(("functions", "tools"), ([],)),
-    **dict.fromkeys(("function_call", "tool_choice"), ("none", "auto")),
-    "parallel_tool_calls": (False, True),
+    # The older names of `tools` and `tool_choice`.
+    "functions": ([],),
+    "function_call": ("none", "auto"),
 }
 COMPLETION: Neutral = {**GENERATING, "best_of": (1,), "suffix": ("",)}
 # `cache_control` is Anthropic's: prefixes are shared without it. The others are parts of an answer
@@ -109,16 +107,23 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     ignore_eos: bool | None = None
     cache_salt: str | None = None
 
-    async def sampling(
-        self, language: Language, *, logprobs: int | None, scores_prompt: bool = False
+    def form(self) -> AnswerFormat | None:
+        """The form that the answer must have. Raises InvalidInput."""
+        form = format_of(self.response_format, self.structured_outputs)
+        if form is not None and self.ignore_eos:
+            raise InvalidInput(f"{form.field}: cannot be combined with ignore_eos")
+        return form
+
+    def sampling(
+        self,
+        language: Language,
+        *,
+        logprobs: int | None,
+        grammar: str = "",
+        scores_prompt: bool = False,
     ) -> GenerationOptions:
         """Raises InvalidInput, which begins with the field."""
         self.check_stream()
-        form = format_of(self.response_format, self.structured_outputs)
-        if form is not None:
-            if self.ignore_eos:
-                raise InvalidInput(f"{form.field}: cannot be combined with ignore_eos")
-            await language.check_grammar(form.grammar, form.field)
         given = {
             name: value
             for name in GenerationRequest.__struct_fields__
@@ -130,7 +135,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             given["top_k"] = max(0, given["top_k"])  # vLLM's word for all is -1
         if logprobs is not None:
             given["logprobs"] = logprobs
-        grammar = "" if form is None else form.grammar
         sampling = generation_options(
             {**language.defaults, **given}, grammar=grammar, scores_prompt=scores_prompt
         )

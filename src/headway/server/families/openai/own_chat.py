@@ -12,6 +12,7 @@ import msgspec
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.bodies.encoding import encode_json
+from headway.server.bodies.neutral import Neutral, is_neutral
 from headway.server.families.openai.answers import (
     ChatChoice,
     ChatMessage,
@@ -26,6 +27,13 @@ from headway.signature.values import field_hints
 from headway.wire.messages import EVENT_HEADERS, Answer, Response, StreamResponse
 
 _NOT_THE_MODELS = frozenset(["model", "messages", "stream", "stream_options", "n"])  # ours to obey
+# What clients send out of habit, and what asks for nothing.
+_HABITS: Neutral = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (False, True),
+    "chat_template_kwargs": ({},),
+}
 _NEWER_NAMES = {"max_completion_tokens": "max_tokens"}
 
 
@@ -70,6 +78,8 @@ def _value_of(asked: Any, served: ServedModel) -> dict[str, Any]:
     for name in asked.__struct_fields__:
         given = getattr(asked, name)
         if name in _NOT_THE_MODELS or given == defaults[name]:
+            continue
+        if name not in known and is_neutral(name, given, _HABITS):
             continue
         taken = name if name in known else _NEWER_NAMES.get(name, name)
         if taken not in known:

@@ -7,10 +7,11 @@ import msgspec
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
+from headway.models.chat.chats import ChatPrompt
 from headway.server.auth.access import Access
 from headway.server.bodies.background import background
 from headway.server.bodies.encoding import encode_json
-from headway.server.families.openai.chat import checked_messages
+from headway.server.families.openai.chat_messages import checked_messages
 from headway.server.families.openai.generation_request import language_of
 from headway.server.service.adapters import book_of
 from headway.server.service.inference import Inference
@@ -123,10 +124,9 @@ async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
         raise InvalidInput(
             "add_special_tokens: is for a prompt; the chat template adds those of messages"
         )
-    return await language.encode_chat(
-        checked_messages(asked.messages),
-        add_generation_prompt=asked.add_generation_prompt is not False,
-    )
+    adds_prompt = asked.add_generation_prompt is not False
+    chat = ChatPrompt(checked_messages(asked.messages), add_generation_prompt=adds_prompt)
+    return (await language.render(chat)).ids
 
 
 async def _run(count: int, work: Callable[[], T]) -> T:

@@ -1,0 +1,114 @@
+"""How models write calls and thoughts: found in a model's template and vocabulary.
+
+A call is written as its model was trained to write it. The grammar and the reader are made of the
+same parts, so that what the grammar lets through the reader understands.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_SENTINEL = 0xDC00  # no text has half of a surrogate pair: nobody can write what stands for a token
+
+
+class Marker(NamedTuple):
+    """A word that a model writes to begin or end a part of its answer."""
+
+    text: str
+    id: int | None = None  # of its token, if there is one
+    is_special: bool = False  # only the token counts; the same letters are text
+
+    @property
+    def shown(self) -> str:
+        """What stands for it in the text that readers get."""
+        assert self.id is not None or not self.is_special
+        return chr(_SENTINEL + (self.id or 0) % 0x400) if self.is_special else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """The form of calls: `opens begin call (between call)* end`, where a call is
+    `head NAME middle ARGUMENTS tail`."""
+
+    name: str
+    opens: Marker | None  # None: an answer that begins with `{` is a call
+    begin: str
+    head: str
+    middle: Marker
+    tail: str
+    end: str
+    closes: Marker | None = None
+    between: str = ""  # empty: each call is opened anew
+    takes_many: bool = True  # calls in one answer
+    id_length: int = 24
+
+    @property
+    def markers(self) -> list[Marker]:
+        return [each for each in (self.opens, self.middle, self.closes) if each is not None]
+
+
+class Thinking(NamedTuple):
+    """The words around a model's thoughts."""
+
+    opens: Marker
+    closes: Marker
+
+
+_JSON_ARGUMENTS = Marker('", "arguments": ')
+HERMES = Convention(
+    *("hermes", Marker("<tool_call>"), "\n", '{"name": "', _JSON_ARGUMENTS, "}", "\n"),
+    closes=Marker("</tool_call>"),
+)
+LLAMA = Convention(
+    *("llama", None, "", '{"name": "', Marker('", "parameters": '), "}", ""),
+    takes_many=False,  # its template takes no more in a message
+)
+MISTRAL = Convention(
+    *("mistral", Marker("[TOOL_CALLS]"), "[", '{"name": "', _JSON_ARGUMENTS, "}", "]"),
+    between=", ",
+    id_length=9,
+)
+MISTRAL_ARGS = Convention(
+    *("mistral-args", Marker("[TOOL_CALLS]"), "", "", Marker("[ARGS]"), "", ""), id_length=9
+)
+# Where the template shows no tools: they are put into the messages (`tool_messages`).
+GENERIC = dataclasses.replace(HERMES, name="generic")
+_THOUGHTS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<reasoning>", "</reasoning>"),
+)
+FindToken = Callable[[str], Marker]
+
+
+def find_convention(source: str, variables: frozenset[str], find: FindToken) -> Convention:
+    """The convention of a template. `variables`: the names that it reads."""
+    found = GENERIC
+    if not variables.isdisjoint(("tools", "xml_tools")):
+        if "[TOOL_CALLS]" in source:
+            found = MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
+        elif "<tool_call>" in source:
+            found = HERMES
+        elif '"parameters": ' in source and '{"name": ' in source:
+            found = LLAMA
+    return dataclasses.replace(
+        found,
+        opens=found.opens and find(found.opens.text),
+        middle=find(found.middle.text),
+        closes=found.closes and find(found.closes.text),
+    )
+
+
+def find_thinking(source: str, find: FindToken) -> Thinking | None:
+    for opens, closes in _THOUGHTS:
+        if closes in source:
+            return Thinking(find(opens), find(closes))
+    return None
+
+
+def finder(added: Mapping[int, Any]) -> FindToken:
+    """Finds markers among a tokenizer's added tokens."""
+    tokens = {each.content: Marker(each.content, id_, each.special) for id_, each in added.items()}
+    return lambda text: tokens.get(text, Marker(text))
