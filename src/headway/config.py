@@ -35,6 +35,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """A model and the settings of its scheduler. Only `name` and `target` are required."""
 
     name: Annotated[str, _doc("the model's name for clients", pattern=_NAME)]
+    aliases: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=_NAME)], ...],
+        _doc("other names that clients may call it by"),
+    ] = ()
     target: Annotated[
         str,
         _doc(
@@ -183,7 +187,7 @@ GENERATION = frozenset(
 )
 _BOTH = frozenset(
     [
-        *("name", "target", "max_queue", "tenants", "timeout_ms", "warm_up", "load"),
+        *("name", "aliases", "target", "max_queue", "tenants", "timeout_ms", "warm_up", "load"),
         *("unload_after_s", "load_timeout_s", "options", "versions", "worker", "max_restarts"),
         *("heartbeat_timeout_s", "worker_memory_mb", "pin", "execute_timeout_ms"),
     ]
@@ -354,10 +358,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     keys: tuple[KeyConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [model.name for model in self.models]
+        names = [name for model in self.models for name in (model.name, *model.aliases)]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise ValueError(f"two models are named {sorted(twice)[0]!r}")
+            raise ValueError(f"two models or aliases are named {sorted(twice)[0]!r}")
 
 
 def load(path: Path) -> Config:

@@ -80,7 +80,7 @@ def test_a_file_is_read_into_the_structs(tmp_path: Path) -> None:
         ),
         ("[server]\ntls_cert = 'a'", "toml: .server. tls_cert and tls_key must be set together$"),
         ("server = 3", r"server: a table is expected, not 3$"),
-        (TWO.replace('name = "b"', 'name = "a"'), "two models are named 'a'"),
+        (TWO.replace('name = "b"', 'name = "a"'), "two models or aliases are named 'a'"),
         (TWO.replace('name = "b"', 'name = "b/c"'), "'b/c' is not a name: letters, digits"),
         ("[[models]]\nname = 'a'", r"\[\[models\]\] 'a': target is missing$"),
         ("models =", "headway.toml: Invalid value"),

@@ -48,7 +48,7 @@ FLAG_GROUPS = {
         *("compose", "buckets", "pad_sizes", "batch_sizes", "dependent_rows"),
     ),
     "how the model is loaded and run": (
-        *("options", "load", "load_timeout_s", "unload_after_s", "warm_up", "warm_up_s"),
+        *("aliases", "options", "load", "load_timeout_s", "unload_after_s", "warm_up", "warm_up_s"),
         *("worker", "workers", "pin", "worker_memory_mb", "execute_timeout_ms"),
         *("heartbeat_timeout_s", "max_restarts"),
     ),

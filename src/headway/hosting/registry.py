@@ -251,6 +251,7 @@ class Registry:
     def __init__(self) -> None:
         self._models: dict[str, ServedModel] = {}  # the default versions
         self._versions: dict[str, dict[str, ServedModel]] = {}
+        self.aliases: Mapping[str, str] = {}  # other names of models, each with its model's
         self._forgetters: list[Callable[[ServedModel], None]] = []
         self.keeper: Loader | None = None  # None: what was added stays
         self.is_draining = False  # not ready, so that balancers send others elsewhere
@@ -311,6 +312,8 @@ class Registry:
 
     def get(self, name: str, version: str = "") -> ServedModel:
         model = self.find_loaded(name, version) or self._adapted(name)
+        if model is None and name in self.aliases:
+            return self.get(self.aliases[name], version)
         if model is None:
             raise self._why_not(name, version)
         return model
@@ -327,6 +330,8 @@ class Registry:
         model = self.find_loaded(name, version)
         if model is None:
             model = self._adapted(name)
+        if model is None and name in self.aliases:
+            return self.find_ready(self.aliases[name], version)
         if model is None:
             if self.keeper is not None and self.keeper.why_not(name, version) is None:
                 return None
@@ -343,6 +348,7 @@ class Registry:
         if found is not None:
             return found
         assert self.keeper is not None
+        name = self.aliases.get(name, name)
         return await self.keeper.wait_ready(name, version, timeout_s)
 
     @property

@@ -561,3 +561,78 @@ def test_answers_are_as_described(served: Serving, template: str, body: dict[str
     with httpx.Client(base_url=served.url, timeout=MOST_S) as http:
         answer = http.post(template, json={"model": "tiny", **more, **body}).raise_for_status()
         check_described(http, template, answer)
+
+
+def test_the_only_language_model_needs_no_name(served: Serving) -> None:
+    body = {"messages": [MESSAGE], "max_tokens": 2}
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=MOST_S)
+    assert answer.json()["model"] == "tiny"
+    answer = httpx.post(f"{served.url}/v1/completions", json={"prompt": "a"}, timeout=MOST_S)
+    assert answer.json()["model"] == "tiny"
+
+
+@needs_llguidance
+def test_older_names_of_forms(served: Serving) -> None:
+    def text_of(**form: Any) -> str:
+        body = {"model": "tiny", "messages": [MESSAGE], "max_tokens": 40, **form}
+        answer = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=MOST_S)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+    schema = {"enum": [1, 2]}
+    assert text_of(guided_choice=["yes", "no"]) in ("yes", "no")
+    assert re.fullmatch("[ab]{3}", text_of(guided_regex="[ab]{3}"))
+    for form in (
+        {"guided_json": schema},
+        {"guided_json": json.dumps(schema)},
+        {"response_format": {"type": "json_object", "schema": schema}},
+    ):
+        assert text_of(**form) in ("1", "2")
+
+
+def test_scores_of_the_prompt(served: Serving) -> None:
+    """vLLM's `prompt_logprobs`: the same in chats and texts, and as `echo` has them."""
+    url = f"{served.url}/v1"
+    asked = {"model": "tiny", "max_tokens": 3, "temperature": 0, "seed": 1}
+    text = {**asked, "prompt": "Hello", "logprobs": 1}
+    echoed = httpx.post(f"{url}/completions", json={**text, "echo": True}, timeout=MOST_S).json()
+    plain = httpx.post(f"{url}/completions", json=text, timeout=MOST_S).json()
+    both = httpx.post(
+        f"{url}/completions", json={**text, "prompt_logprobs": 3}, timeout=MOST_S
+    ).json()
+    (choice,) = both["choices"]
+    scores = choice.pop("prompt_logprobs")
+    assert choice == plain["choices"][0]  # the answer's own are as without
+    assert scores[0] is None
+    expected = echoed["choices"][0]["logprobs"]["token_logprobs"][1:5]
+    for letter, score, value in zip("ello", scores[1:], expected, strict=True):
+        own = [each for each in score.values() if each["decoded_token"] == letter]
+        assert own[0]["logprob"] == pytest.approx(value)
+        ranks = [each["rank"] for each in score.values() if each["rank"] is not None]
+        assert sorted(ranks) == [1, 2, 3]
+    chat = {**asked, "messages": [MESSAGE], "prompt_logprobs": 0}
+    answer = httpx.post(f"{url}/chat/completions", json=chat, timeout=MOST_S).json()
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+    assert answer["choices"][0]["logprobs"] is None
+
+
+def test_the_best_of_several_answers(served: Serving) -> None:
+    asked = {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 5, "seed": 3, "ignore_eos": True}
+    url = f"{served.url}/v1/completions"
+    every = httpx.post(url, json={**asked, "n": 4, "logprobs": 0}, timeout=MOST_S).json()["choices"]
+
+    def mean(choice: dict[str, Any]) -> float:
+        return sum(choice["logprobs"]["token_logprobs"])
+
+    best = httpx.post(url, json={**asked, "n": 2, "best_of": 4}, timeout=MOST_S).json()
+    expected = [
+        each["text"]
+        for first in (0, 4)
+        for each in sorted(every[first : first + 4], key=mean, reverse=True)[:2]
+    ]
+    assert [each["text"] for each in best["choices"]] == expected
+    assert [each["index"] for each in best["choices"]] == [0, 1, 2, 3]
+    assert best["usage"]["completion_tokens"] == 40
+    for wrong in ({"best_of": 1, "n": 2}, {"best_of": 2, "stream": True}, {"best_of": 0}):
+        answer = httpx.post(url, json={**asked, **wrong}, timeout=MOST_S)
+        assert answer.json()["error"]["param"] == "best_of", answer.text

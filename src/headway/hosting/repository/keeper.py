@@ -90,6 +90,7 @@ class Keeper:
             self._required |= self._seen.keys()
         for name in [*self._configured, *self._seen]:
             self._add(name)
+        self._set_aliases()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -214,6 +215,7 @@ class Keeper:
         """Load new models, unload removed ones, and reload changed ones beside the version that is
         running. Returns a line for each."""
         before, self._configured = self._configured, {each.name: each for each in config.models}
+        self._set_aliases()
         changes = []
         for name in sorted({*before, *self._configured}):
             old, new = before.get(name), self._configured.get(name)
@@ -257,10 +259,18 @@ class Keeper:
                 _log.warning("the repository cannot be read: %s", error)
                 continue
             before, self._seen = self._seen, found
+            self._set_aliases()
             for name in {*found, *self._models} - {*self._configured}:
                 if found.get(name) == before.get(name):
                     self._settle(name)
             self._forget_gone()
+
+    def _set_aliases(self) -> None:
+        """A model's own name comes before another's alias."""
+        configs = {name: folder.config for name, folder in self._seen.items()} | self._configured
+        self.registry.aliases = {
+            alias: name for name, config in configs.items() for alias in config.aliases
+        }
 
     def _settle(self, name: str) -> None:
         model = self._models.get(name)

@@ -13,7 +13,9 @@ from headway.core.lifecycle.versions import VersionPolicy
 from headway.errors import ConfigError, InvalidInput, nearest
 
 NAME = "model.toml"
-_ONLY_HERE = frozenset(["name", "target", "options"])  # a `load` over the API may not set these
+_ONLY_HERE = frozenset(
+    ["name", "aliases", "target", "options"]
+)  # a `load` over the API may not set these
 
 
 class VersionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

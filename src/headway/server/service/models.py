@@ -28,6 +28,7 @@ class VisibleModels:
         """Finds a model as the registry does; also raises Forbidden. Called for every request."""
         if caller is None:
             return self.registry.find_ready(name, version)
+        name = self.registry.aliases.get(name, name)
         caller.check_model(name)
         try:
             return self.registry.find_ready(name, version)
@@ -35,12 +36,14 @@ class VisibleModels:
             raise self._unknown(caller, name, version) from None
 
     def get(self, caller: Caller | None, name: str, version: str = "") -> ServedModel:
+        name = self.registry.aliases.get(name, name)
         with self._allowed(caller, name, version):
             return self.registry.get(name, version)
 
     async def wait_ready(
         self, caller: Caller | None, name: str, version: str, *, timeout_s: float | None
     ) -> ServedModel:
+        name = self.registry.aliases.get(name, name)
         with self._allowed(caller, name, version):
             return await self.registry.wait_ready(name, version, timeout_s=timeout_s)
 
@@ -49,6 +52,12 @@ class VisibleModels:
     def names(self, caller: Caller | None) -> list[str]:
         names = self.registry.names()
         return names if caller is None else caller.names_among(names)
+
+    def aliases(self, caller: Caller | None) -> dict[str, str]:
+        """Other names of models: each with its model's."""
+        names = set(self.names(caller))
+        found = sorted(self.registry.aliases.items())
+        return {alias: name for alias, name in found if name in names}
 
     def adapters(self, caller: Caller | None) -> dict[str, str]:
         """The adapters of language models: each name with its model's."""

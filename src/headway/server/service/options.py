@@ -150,6 +150,19 @@ async def find_or_wake(
     return found
 
 
+async def find_generator(inference: Inference, request: Request, name: str | None) -> ServedModel:
+    """A model that generates. None: the only one that the caller may use. Raises InvalidInput."""
+    if name is None:
+        found = inference.models.answering(request.caller)
+        names = [each.name for each in found if each.language is not None]
+        names = names or [each.name for each in found]
+        if len(names) != 1:
+            listed = ", ".join(names[:20]) or "none is ready"
+            raise InvalidInput(f"model: {len(names)} models could be meant ({listed}); name one")
+        (name,) = names
+    return await find_or_wake(inference, request, name)
+
+
 async def find_for_task(
     inference: Inference, request: Request, name: str, task: Task
 ) -> ServedModel:

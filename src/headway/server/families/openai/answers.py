@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from headway.hosting.explaining import GenerationTimes
 from headway.hosting.generation.pieces import AnswerPiece
-from headway.server.families.openai.logprobs import ChatLogprobs, CompletionLogprobs
+from headway.server.families.openai.logprobs import ChatLogprobs, CompletionLogprobs, PromptScores
 
 
 class CachedTokens(TypedDict):
@@ -64,6 +64,7 @@ class ChatCompletion(ChatHead):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: NotRequired[TokenUsage]  # of a language model
+    prompt_logprobs: NotRequired[PromptScores]
 
 
 def chat_head(model: str) -> ChatHead:
@@ -96,6 +97,7 @@ class CompletionChoice(TypedDict):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    prompt_logprobs: NotRequired[PromptScores]
 
 
 class CompletionHead(TypedDict):

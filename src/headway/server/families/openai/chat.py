@@ -32,7 +32,7 @@ from headway.server.families.openai.generation_request import (
 from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.families.openai.writer import answered
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.options import ask_of, find_generator
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
 
@@ -84,7 +84,7 @@ class Chat:
         ]
 
     async def chat(self, request: Request, asked: ChatRequest) -> Answer:
-        served = await find_or_wake(self._inference, request, asked.model)
+        served = await find_generator(self._inference, request, asked.model)
         with served.held():
             if is_own_chat(served):
                 return await answer_own_chat(asked, served, ask_of({}, request))
@@ -97,6 +97,8 @@ async def _answer(request: Request, asked: ChatRequest, served: ServedModel) -> 
         *(asked, served.name, begun.language, begun.usage, begun.ask),
         reading=begun.reading,
         shows_logprobs=asked.logprobs,
+        top_logprobs=asked.top_logprobs,
+        prompt=begun.prompt,
     )
     return await answered(begun.stream, writer, as_events=asked.stream)
 
@@ -109,6 +111,7 @@ class BegunChat(NamedTuple):
     ask: Ask
     stream: ServedStream
     options: GenerationOptions  # with those of the model, where none were asked for
+    prompt: tuple[int, ...]
     reading: Reading | None  # None: the answer is text (`headway.models.chat.chats`)
 
 
@@ -128,7 +131,10 @@ async def begin_chat(
     generation = await _generation(asked, chat, language, fills_context=fills_context)
     usage = UsageCount(1, len(generation.prompts[0]), asked.n)
     stream = cast(ServedStream, served.stream(generation, ask))
-    return BegunChat(language, usage, ask, stream, generation.options, generation.reading)
+    return BegunChat(
+        *(language, usage, ask, stream, generation.options),
+        *(generation.prompts[0], generation.reading),
+    )
 
 
 def chat_prompt(asked: ChatRequest, messages: list[dict[str, Any]]) -> ChatPrompt:
@@ -169,6 +175,7 @@ async def _generation(
         sampling.with_grammar(prepared.grammar),
         asked.n,
         shows_empty=asked.counts_always or counts,
+        shows_end=sampling.sampling.scores_prompt,
         reading=reading,
     )
 

@@ -1,5 +1,6 @@
 """Writes the answers of `/v1/chat/completions`, as events or whole."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from headway.server.families.openai.answers import (
     chat_head,
 )
 from headway.server.families.openai.generation_request import GenerationRequest
-from headway.server.families.openai.logprobs import chat_entry, chat_logprobs
+from headway.server.families.openai.logprobs import chat_entry, chat_logprobs, cut, prompt_scores
 from headway.server.families.openai.writer import Writer, event_of
 
 _encode = msgspec.json.Encoder().encode
@@ -43,12 +44,17 @@ class ChatWriter(Writer):
         *,
         reading: Reading | None,
         shows_logprobs: bool,
+        top_logprobs: int | None = None,
+        prompt: Sequence[int] = (),
     ) -> None:
+        """`prompt`: for its own log-probabilities."""
         self._head = chat_head(model)
         chunk_head = {**self._head, "object": "chat.completion.chunk"}
         super().__init__(asked, chunk_head, usage, ask)
         self._asked = asked
         self._shows_logprobs = shows_logprobs
+        self._top_logprobs = top_logprobs
+        self._prompt = prompt
         self._readers: dict[int, AnswerReader] = {}
         if reading is not None:
             self._readers = {index: reading.reader() for index in range(asked.n)}
@@ -119,8 +125,14 @@ class ChatWriter(Writer):
     def answer(self, pieces: list[AnswerPiece]) -> ChatCompletion:
         for piece in pieces:
             self._usage.add(piece)
+        most, own = self._asked.prompt_logprobs, pieces
+        if most is not None:
+            pieces = cut(pieces, self._top_logprobs or 0)
         choices = [self._choice(index, pieces) for index in range(self._asked.n)]
-        return chat_completion(self._head, choices, self._usage.as_json())
+        answer = chat_completion(self._head, choices, self._usage.as_json())
+        if most is not None:
+            answer["prompt_logprobs"] = prompt_scores(self._prompt, own, self._language, most)
+        return answer
 
     def _choice(self, index: int, pieces: list[AnswerPiece]) -> ChatChoice:
         own = [piece for piece in pieces if piece.choice == index]

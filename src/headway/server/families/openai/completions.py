@@ -32,12 +32,14 @@ from headway.server.families.openai.generation_request import (
 from headway.server.families.openai.logprobs import (
     CompletionLogprobs,
     completion_logprobs,
+    cut,
     joined,
     prompt_logprobs,
+    prompt_scores,
 )
 from headway.server.families.openai.writer import Writer, answered
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.options import ask_of, find_generator
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
 
@@ -51,6 +53,12 @@ class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=Tr
     prompt: str | list[Any]
     echo: bool = False  # the answer begins with the prompt
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None  # computed, for n of them
+
+    @property
+    def computed(self) -> int:
+        """Answers to each prompt."""
+        return self.n if self.best_of is None else self.best_of
 
     @property
     def scores_prompt(self) -> bool:
@@ -81,7 +89,7 @@ class Completions:
         ]
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Answer:
-        served = await find_or_wake(self._inference, request, asked.model)
+        served = await find_generator(self._inference, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)
 
@@ -92,7 +100,7 @@ async def _answer(request: Request, asked: CompletionRequest, served: ServedMode
         asked = msgspec.structs.replace(asked, max_tokens=_MAX_TOKENS)
     ask = ask_of({}, request)
     generation = await _generation(asked, language)
-    usage = UsageCount(len(generation.prompts), sum(map(len, generation.prompts)), asked.n)
+    usage = UsageCount(len(generation.prompts), sum(map(len, generation.prompts)), asked.computed)
     writer = CompletionWriter(asked, generation, served.name, language, usage, ask)
     stream = cast(ServedStream, served.stream(generation, ask))
     return await answered(stream, writer, as_events=asked.stream)
@@ -100,11 +108,7 @@ async def _answer(request: Request, asked: CompletionRequest, served: ServedMode
 
 async def _generation(asked: CompletionRequest, language: Language) -> Generation:
     given = _prompts(asked.prompt)
-    if len(given) * asked.n > MOST_CHOICES:
-        raise InvalidInput(
-            f"prompt: {len(given)} prompts with n = {asked.n}; at most {MOST_CHOICES} answers are "
-            "allowed"
-        )
+    _check_count(asked, len(given))
     # The engine samples one token at least.
     computed = asked
     if asked.echo and not asked.shows_answer:
@@ -112,9 +116,10 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
     form = asked.form()
     if form is not None:
         await language.check_grammar(form.grammar, form.field)
+    ranks = asked.computed > asked.n and asked.logprobs is None
     sampling = computed.sampling(
         language,
-        logprobs=asked.logprobs,
+        logprobs=0 if ranks else asked.logprobs,
         grammar="" if form is None else form.grammar,
         scores_prompt=asked.scores_prompt,
     )
@@ -135,10 +140,23 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
     return Generation(
         tuple(prompts),
         sampling,
-        asked.n,
+        asked.computed,
         shows_empty=asked.counts_always,
-        shows_end=asked.scores_prompt,  # the prompt's log-probabilities come with the first token
+        # The prompt's log-probabilities come with the first token, which may be the end.
+        shows_end=sampling.sampling.scores_prompt,
     )
+
+
+def _check_count(asked: CompletionRequest, prompts: int) -> None:
+    if prompts * asked.computed > MOST_CHOICES:
+        raise InvalidInput(
+            f"prompt: {prompts} prompts with {asked.computed} answers each; at most {MOST_CHOICES} "
+            "answers are allowed"
+        )
+    if asked.computed < asked.n:
+        raise InvalidInput(f"best_of: must be at least n ({asked.n})")
+    if asked.computed > asked.n and asked.stream:
+        raise InvalidInput("best_of: cannot be combined with stream: the best are known at the end")
 
 
 def _prompts(given: str | list[Any]) -> list[str | list[int]]:
@@ -208,19 +226,49 @@ class CompletionWriter(Writer):
     def answer(self, pieces: list[AnswerPiece]) -> Completion:
         for piece in pieces:
             self._count(piece)
-        choices = [self._choice(index, pieces) for index in range(self._generation.count)]
+        places = enumerate(self._best(pieces))
+        choices = [self._choice(index, place, pieces) for place, index in places]
         return {**self._head, "choices": choices, "usage": self._usage.as_json()}
 
-    def _choice(self, index: int, pieces: list[AnswerPiece]) -> CompletionChoice:
+    def _best(self, pieces: list[AnswerPiece]) -> list[int]:
+        """The answers that are shown: of each prompt the likeliest by token, best first."""
+        answers = range(self._generation.count)
+        computed, wanted = self._asked.computed, self._asked.n
+        if computed == wanted:
+            return list(answers)
+        scores: dict[int, list[float]] = {index: [] for index in answers}
+        for piece in pieces:
+            if piece.logprobs is not None:
+                scores[piece.choice].append(piece.logprobs.chosen)
+        means = {index: sum(each) / max(1, len(each)) for index, each in scores.items()}
+        best: list[int] = []
+        for first in range(0, self._generation.count, computed):
+            own = sorted(answers[first : first + computed], key=lambda index: -means[index])
+            best += own[:wanted]
+        return best
+
+    def _choice(self, index: int, place: int, pieces: list[AnswerPiece]) -> CompletionChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = self._echo(index)
         if self._asked.shows_answer:
             text += "".join(piece.text for piece in own)
         logprobs = None
         if self._asked.logprobs is not None:
-            logprobs = self._logprobs(own, 0, with_prompt=True)
+            is_cut = self._asked.prompt_logprobs is not None and not self._asked.scores_prompt
+            shown = cut(own, self._asked.logprobs) if is_cut else own
+            logprobs = self._logprobs(shown, 0, with_prompt=True)
         reason = own[-1].finish_reason
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        choice: CompletionChoice = {
+            "index": place,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+        }
+        most = self._asked.prompt_logprobs
+        if most is not None:
+            prompt = self._generation.prompts[index // self._asked.computed]
+            choice["prompt_logprobs"] = prompt_scores(prompt, own, self._language, most)
+        return choice
 
     def _count(self, piece: AnswerPiece) -> None:
         self._usage.add(piece)
@@ -233,7 +281,7 @@ class CompletionWriter(Writer):
         """One choice's log probabilities. `offset`: where the text of `pieces` begins in it."""
         found: CompletionLogprobs | None = None
         if with_prompt and self._asked.scores_prompt:
-            prompt = self._generation.prompts[pieces[0].choice // self._asked.n]
+            prompt = self._generation.prompts[pieces[0].choice // self._asked.computed]
             scores = next(each.logprobs.prompt for each in pieces if each.logprobs is not None)
             found = prompt_logprobs(prompt, scores, self._language)
             offset = len(self._echo(pieces[0].choice))
@@ -245,6 +293,6 @@ class CompletionWriter(Writer):
     def _echo(self, choice: int) -> str:
         if not self._asked.echo:
             return ""
-        prompt = self._generation.prompts[choice // self._asked.n]
+        prompt = self._generation.prompts[choice // self._asked.computed]
         found: str = self._language.text.tokenizer.decode(prompt, skip_special_tokens=True)
         return found

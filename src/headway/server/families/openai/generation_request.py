@@ -7,26 +7,27 @@ import msgspec
 from msgspec import Meta
 
 from headway.core.generation.options import GenerationOptions, generation_options
+from headway.core.generation.sampling import MOST_LOGPROBS
 from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
 from headway.server.bodies.neutral import Neutral
-from headway.server.families.openai.response_format import AnswerFormat, format_of
+from headway.server.families.openai.response_format import AnswerFormat, format_of, guided
 
 MOST_CHOICES = 128  # answers to one request
 _NOT_SAMPLING = frozenset(
     [
         *("model", "n", "logprobs", "max_completion_tokens", "response_format"),
         *("stream", "stream_options", "structured_outputs"),
+        *("guided_json", "guided_regex", "guided_choice", "prompt_logprobs"),
     ]
 )
 
 
+_GUIDED = ("guided_json", "guided_regex", "guided_choice")
 _STRUCTURED = "structured_outputs takes json, regex or choice"
 # Fields that OpenAI or vLLM knows and that are not served here, with what to use instead.
 _UNSUPPORTED = {
-    **dict.fromkeys(("best_of", "prompt_logprobs"), ""),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice"), _STRUCTURED),
     "guided_grammar": _STRUCTURED,
     **dict.fromkeys(("truncate_prompt_tokens", "request_id"), ""),
     "priority": "the header Headway-Priority takes high, normal or low",
@@ -45,6 +46,7 @@ GENERATING: Neutral = {
     **dict.fromkeys(("allowed_token_ids", "bad_words"), ([],)),
     **dict.fromkeys(("include_stop_str_in_output", "return_token_ids"), (False,)),
     **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    "guided_decoding_backend": str,  # ours has its own
     "length_penalty": (1, 1.0),
     "priority": (0,),
     "use_beam_search": (False,),
@@ -60,7 +62,7 @@ CHAT: Neutral = {
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
-COMPLETION: Neutral = {**GENERATING, "best_of": (1,), "suffix": ("",)}
+COMPLETION: Neutral = {**GENERATING, "suffix": ("",)}
 # `cache_control` is Anthropic's: prefixes are shared without it. The others are parts of an answer
 # that clients send back.
 MESSAGE: Neutral = {
@@ -84,7 +86,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     UNSUPPORTED: ClassVar[Mapping[str, str]] = _UNSUPPORTED
     NEUTRAL: ClassVar[Neutral] = GENERATING
 
-    model: str
+    model: str | None = None  # absent: the only one that generates
     temperature: float | None = None
     top_p: float | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
@@ -98,6 +100,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     structured_outputs: dict[str, Any] | None = None  # vLLM's: json, regex or choice
     stream: bool = False
     stream_options: StreamOptions | None = None
+    # Older names of vLLM's for structured_outputs.
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
     # Not OpenAI's, but vLLM's: by `extra_body`.
     top_k: int | None = None
     min_p: float | None = None
@@ -106,13 +112,24 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
+    # vLLM's: how likely each token of the prompt is, with that many others; of whole answers.
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
 
     def form(self) -> AnswerFormat | None:
         """The form that the answer must have. Raises InvalidInput."""
-        form = format_of(self.response_format, self.structured_outputs)
+        form = self._form()
         if form is not None and self.ignore_eos:
             raise InvalidInput(f"{form.field}: cannot be combined with ignore_eos")
         return form
+
+    def _form(self) -> AnswerFormat | None:
+        forms = (*("response_format", "structured_outputs"), *_GUIDED)
+        given = [name for name in forms if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InvalidInput(f"{given[1]}: cannot be combined with {given[0]}")
+        if given and given[0] in _GUIDED:
+            return guided(given[0], getattr(self, given[0]))
+        return format_of(self.response_format, self.structured_outputs)
 
     def sampling(
         self,
@@ -123,6 +140,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         scores_prompt: bool = False,
     ) -> GenerationOptions:
         """Raises InvalidInput, which begins with the field."""
+        if self.prompt_logprobs is not None:
+            logprobs = max(logprobs or 0, self.prompt_logprobs)
+            scores_prompt = True
         self.check_stream()
         given = {
             name: value
@@ -142,6 +162,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return sampling
 
     def check_stream(self) -> None:
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidInput("prompt_logprobs: cannot be combined with stream")
         if self.stream_options is not None and not self.stream:
             raise InvalidInput("stream_options: needs stream = true")
         if self.stream_options is not None and self.stream_options.include_obfuscation:

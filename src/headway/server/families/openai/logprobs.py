@@ -1,9 +1,11 @@
 """Log-probabilities of tokens, in the form of OpenAI's two routes."""
 
 from collections.abc import Sequence
-from typing import TypedDict
+from dataclasses import replace
+from typing import TypeAlias, TypedDict
 
 from headway.core.generation.sampling import Logprobs
+from headway.core.generation.sequence import FinishReason
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import AnswerPiece
 from headway.models.chat.text import Detokenizer
@@ -70,6 +72,54 @@ def completion_logprobs(
         "top_logprobs": tops,
         "text_offset": offsets,
     }
+
+
+class ScoredToken(TypedDict):
+    """vLLM's."""
+
+    logprob: float
+    rank: int | None  # among all tokens; None: further behind than those that were asked for
+    decoded_token: str
+
+
+PromptScores: TypeAlias = list[dict[str, ScoredToken] | None]
+
+
+def prompt_scores(
+    prompt: Sequence[int], pieces: Sequence[AnswerPiece], language: Language, most: int
+) -> PromptScores:
+    """For each token of a prompt, its own score and those of the likeliest, by token id."""
+    scores = next(each.logprobs.prompt for each in pieces if each.logprobs is not None)
+    found: PromptScores = [None]  # nothing is before the first
+    for token, score in zip(prompt[1:], scores, strict=True):
+        ranks = {each: place for place, (each, _) in enumerate(score.top, start=1)}
+        values = {token: score.chosen, **dict(score.top[:most])}
+        found.append(
+            {
+                str(each): {
+                    "logprob": max(LEAST, value),
+                    "rank": ranks.get(each),
+                    "decoded_token": _text(language, each),
+                }
+                for each, value in values.items()
+            }
+        )
+    return found
+
+
+def cut(pieces: Sequence[AnswerPiece], most: int) -> list[AnswerPiece]:
+    """The pieces as without the prompt's scores: with so many of the likeliest tokens, and without
+    the token that ends an answer."""
+    return [_cut(each, most) for each in pieces]
+
+
+def _cut(piece: AnswerPiece, most: int) -> AnswerPiece:
+    logprobs, finished = piece.logprobs, piece.finished
+    if finished is not None and finished.reason is FinishReason.STOP:
+        return piece._replace(token=None, logprobs=None)
+    if logprobs is None or len(logprobs.top) <= most:
+        return piece
+    return piece._replace(logprobs=replace(logprobs, top=logprobs.top[:most]))
 
 
 def prompt_logprobs(

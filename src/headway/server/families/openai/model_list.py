@@ -21,7 +21,7 @@ class ModelEntry(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
-    root: str  # vLLM's: the model that computes; of an adapter its parent
+    root: str  # vLLM's: the model that computes; of an adapter its parent, of an alias its model
     parent: NotRequired[str]  # of an adapter
     task: NotRequired[str]
     token_ids: NotRequired[dict[str, Any]]
@@ -60,6 +60,8 @@ class ModelList:
 
     async def models(self, request: Request) -> Response:
         data = [self._entry(request, name) for name in self._models.names(request.caller)]
+        for alias, name in self._models.aliases(request.caller).items():
+            data.append({**self._entry(request, name), "id": alias})
         adapters = self._models.adapters(request.caller)
         data += [self._entry(request, name, parent) for name, parent in adapters.items()]
         answer: ModelEntries = {"object": "list", "data": data}
@@ -68,7 +70,9 @@ class ModelList:
     async def model(self, request: Request, model: str) -> Response:
         self._models.find_ready(request.caller, model)
         parent = self._models.adapters(request.caller).get(model, "")
-        entry = self._entry(request, model, parent)
+        name = self._models.aliases(request.caller).get(model, model)
+        entry = self._entry(request, name, parent)
+        entry["id"] = model
         entry["name"], entry["ready"] = model, True
         return Response(msgspec.json.encode(entry))
 

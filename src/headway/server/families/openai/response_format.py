@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from headway.errors import InvalidInput
 from headway.models.chat.grammars import grammar_of_choice, grammar_of_regex, grammar_of_schema
 
 _OBJECT = {"type": "object"}
+_MAKERS = {"json": grammar_of_schema, "regex": grammar_of_regex, "choice": grammar_of_choice}
 _KINDS = ("text", "json_object", "json_schema")
 
 
@@ -31,13 +34,15 @@ def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
     kind = given.get("type")
     if kind not in _KINDS:
         raise InvalidInput(f"{field}.type: {kind!r:.40} is not one of {', '.join(_KINDS)}")
-    known = {"type", "json_schema"} if kind == "json_schema" else {"type"}
+    known = {"type", {"json_schema": "json_schema", "json_object": "schema"}.get(kind, "type")}
     for name in given.keys() - known:
         raise InvalidInput(f"{field}.{name}: there is no such field")
     if kind == "text":
         return None
     if kind == "json_object":
-        return AnswerFormat(grammar_of_schema(_OBJECT, field), field)
+        # `schema` is llama.cpp's and Together's.
+        schema = given.get("schema") or _OBJECT
+        return AnswerFormat(grammar_of_schema(schema, field), field)
     inner = given.get("json_schema")
     if not isinstance(inner, Mapping) or "schema" not in inner:
         raise InvalidInput(f"{field}.json_schema: an object with a schema is expected")
@@ -50,10 +55,20 @@ def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
 def _structured(given: Mapping[str, Any]) -> AnswerFormat:
     field = "structured_outputs"
     given_forms = {name: value for name, value in given.items() if value is not None}
-    makers = {"json": grammar_of_schema, "regex": grammar_of_regex, "choice": grammar_of_choice}
-    for name in given_forms.keys() - makers.keys():
-        raise InvalidInput(f"{field}.{name}: there is no such field; there are {', '.join(makers)}")
+    for name in given_forms.keys() - _MAKERS.keys():
+        known = ", ".join(_MAKERS)
+        raise InvalidInput(f"{field}.{name}: there is no such field; there are {known}")
     if len(given_forms) != 1:
-        raise InvalidInput(f"{field}: one of {', '.join(makers)} is expected")
+        raise InvalidInput(f"{field}: one of {', '.join(_MAKERS)} is expected")
     ((name, value),) = given_forms.items()
-    return AnswerFormat(makers[name](value, f"{field}.{name}"), f"{field}.{name}")
+    return AnswerFormat(_MAKERS[name](value, f"{field}.{name}"), f"{field}.{name}")
+
+
+def guided(name: str, value: Any) -> AnswerFormat:
+    """One of vLLM's older names, `guided_json` for example."""
+    if name == "guided_json" and isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            raise InvalidInput(f"{name}: is not valid JSON") from None
+    return AnswerFormat(_MAKERS[name.removeprefix("guided_")](value, name), name)

@@ -15,7 +15,7 @@ from headway.server.families.openai.chat_messages import checked_messages
 from headway.server.families.openai.generation_request import language_of
 from headway.server.service.adapters import book_of
 from headway.server.service.inference import Inference
-from headway.server.service.options import ask_of, find_or_wake
+from headway.server.service.options import ask_of, find_generator
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
@@ -98,13 +98,7 @@ class Tokens:
         return await _json(Detokenized(text))
 
     async def _language(self, request: Request, name: str | None) -> Language:
-        if name is None:
-            found = self._inference.models.answering(request.caller)
-            names = [each.name for each in found if each.language is not None]
-            if len(names) != 1:
-                raise InvalidInput(f"model: {len(names)} language models are served; name one")
-            (name,) = names
-        served = await find_or_wake(self._inference, request, name)
+        served = await find_generator(self._inference, request, name)
         language = language_of(served)
         adapter = ask_of({}, request).adapter
         if adapter:  # it has the model's tokens; but it must be there
