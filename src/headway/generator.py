@@ -31,7 +31,6 @@ from headway.runtime.generation.thread import GenerationThread
 if TYPE_CHECKING:
     from headway.hosting.generation.frontend import Front
     from headway.hosting.generation.language import Language
-    from headway.hosting.generation.pieces import AnswerPiece as ServedPiece
     from headway.hosting.registry import Ask
     from headway.runtime.driving.streams import OpenStream
 
@@ -261,12 +260,10 @@ class _Reading:
     Not `async for` over the stream: that would be several more calls for each token.
     """
 
-    __slots__ = ("_come", "_is_woken", "_opening", "_waiter", "finished", "prompt_tokens")
+    __slots__ = ("_opening", "_waiter", "finished", "prompt_tokens")
 
     def __init__(self, opening: Coroutine[Any, Any, _Opened]) -> None:
         self._opening = opening
-        self._come: list[ServedPiece] = []
-        self._is_woken = True  # the stream has something: what was not put, or its end
         self._waiter: asyncio.Future[None] | None = None  # set while there is no piece
         self.finished: Finished | None = None
         self.prompt_tokens = 0
@@ -274,40 +271,25 @@ class _Reading:
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         stream, self.prompt_tokens = await self._opening
         loop = asyncio.get_running_loop()
-        stream.attach(self._wake, self._put)
+        stream.attach(self._wake)
         try:
-            while True:
-                while self._come:
-                    come, self._come = self._come, []
-                    for _, text, token, logprobs, reason, finished, _, _ in come:
-                        tokens = () if token is None else (token,)
-                        shown = () if logprobs is None else (logprobs,)
-                        self.finished = finished
-                        yield _new_piece((text, tokens, shown, reason))
-                if self._is_woken:
-                    self._come = stream.take()
-                    if self._come:
-                        continue
-                    if stream.is_at_end():
-                        return
-                    self._is_woken = False
-                self._waiter = loop.create_future()
-                await self._waiter
+            while not stream.is_at_end():
+                come = stream.take()
+                for _, text, token, logprobs, reason, finished, _, _ in come:
+                    tokens = () if token is None else (token,)
+                    shown = () if logprobs is None else (logprobs,)
+                    self.finished = finished
+                    yield _new_piece((text, tokens, shown, reason))
+                if not come:
+                    self._waiter = loop.create_future()
+                    await self._waiter
         finally:
             stream.close()
 
-    def _put(self, pieces: "Sequence[ServedPiece]") -> bool:
-        self._come += pieces
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
-        return True
-
     def _wake(self) -> None:
-        self._is_woken = True
-        self._put(())
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 def _ask_of(options: dict[str, Any]) -> "Ask":

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
 from headway.hosting.registry import Ask
-from headway.runtime.driving.streams import Direct, OpenStream
+from headway.runtime.driving.streams import OpenStream
 
 
 class Host(Protocol):
@@ -58,14 +58,10 @@ class ServedStream:
         self.take, self.has_chunks = chunks.take, chunks.has_chunks
         return chunks
 
-    def attach(
-        self,
-        reader: Callable[[], None] | None,
-        direct: Direct | None = None,
-    ) -> None:
+    def attach(self, reader: Callable[[], None] | None) -> None:
         """See OpenStream; after the first chunk."""
         assert self._chunks is not None, "it has not begun"
-        self._chunks.attach(reader, direct)
+        self._chunks.attach(reader)
 
     def is_at_end(self) -> bool:
         """Raises what went wrong."""

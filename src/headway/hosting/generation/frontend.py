@@ -200,8 +200,7 @@ class Front:
     def _write(
         self, plain: PlainTokens, company: int, now: float, queued: list[tuple[StreamCall, Any]]
     ) -> None:
-        """The hot path: all tokens but an answer's first and last. A reader that can take a piece
-        at once gets it here; for the others they are queued."""
+        """The hot path: all tokens but an answer's first and last."""
         answers = self._answers
         gaps: dict[float, int] = {}  # how many tokens came, by the time of the token before
         for sequence, token in zip(plain.sequences, plain.tokens, strict=True):
@@ -220,8 +219,7 @@ class Front:
                 answer.batches.append(company)
             call = answer.call
             piece = _new_piece((answer.index, text, token, None, None, None, None, None))
-            if not call.take_direct(piece):
-                queued.append((call, piece))
+            queued.append((call, piece))
         for since, count in gaps.items():
             self._recorder.between_tokens.add(now - since, count)
 
@@ -241,8 +239,7 @@ class Front:
             entry = self._failed(answer, failure)
         if answer.is_to_cancel:
             self._stop(answer, output.sequence)
-        is_middle = type(entry) is AnswerPiece and not answer.is_over
-        if entry is not None and not (is_middle and answer.call.take_direct(entry)):
+        if entry is not None:
             queued.append((answer.call, entry))
         if answer.is_over and self._history is not None:
             code = entry.code if isinstance(entry, HeadwayError) else entry and entry.finish_reason

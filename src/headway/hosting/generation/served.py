@@ -39,7 +39,7 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.observe.history import ModelHistory
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.streams import Direct, OpenStream
+from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generation.adapter_book import AdapterBook
 from headway.runtime.generation.loop import StepRunner
@@ -394,19 +394,8 @@ class _Texts(OpenStream):
             if self._seen(piece):
                 return piece.text
 
-    def attach(
-        self,
-        reader: Callable[[], None] | None,
-        direct: Direct | None = None,
-    ) -> None:
-        def take(pieces: Sequence[AnswerPiece]) -> bool:
-            assert direct is not None
-            if any(piece.met is not None for piece in pieces):
-                return False
-            texts = [piece.text for piece in pieces if piece.text]
-            return not texts or direct(texts)
-
-        self._pieces.attach(reader, None if direct is None else take)
+    def attach(self, reader: Callable[[], None] | None) -> None:
+        self._pieces.attach(reader)
 
     def close(self) -> None:
         self._pieces.close()

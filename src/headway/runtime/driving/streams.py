@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from headway.errors import Shed
 from headway.model import END
@@ -20,8 +20,6 @@ MAX_BACKLOG_BYTES = 4 * 2**20  # … and the bytes that these may have
 _OTHER_BYTES = 256  # counted for a chunk that is neither text, bytes nor array
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
-# Called in the reader's loop with chunks. False: it cannot take them now.
-Direct: TypeAlias = Callable[[Sequence[Any]], bool]
 
 
 class StreamCall:
@@ -34,7 +32,6 @@ class StreamCall:
         "_taken_bytes",
         "_waiter",
         "chain",
-        "direct",
         "has_begun",
         "has_ended",
         "is_abandoned",
@@ -52,7 +49,6 @@ class StreamCall:
         self.is_abandoned = False  # the reader left
         self.loop = loop
         self.reader: Callable[[], None] | None = None  # called instead of waking a task
-        self.direct: Direct | None = None  # takes chunks directly
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -114,31 +110,12 @@ class StreamCall:
     # In the reader's loop.
 
     def wake(self) -> None:
-        chunks, direct = self._chunks, self.direct
-        if direct is not None and chunks and not self.has_ended:
-            # The hot path: a few chunks have arrived, and more will follow.
-            pushed_bytes = self._pushed_bytes
-            if pushed_bytes - self._taken_bytes <= AT_ONCE_BYTES:
-                taken = [chunks.popleft()]
-                for _ in range(len(chunks)):
-                    taken.append(chunks.popleft())
-                if direct(taken):
-                    self._taken_bytes = pushed_bytes
-                    return
-                chunks.extendleft(reversed(taken))
-        self._tell()
-
-    def _tell(self) -> None:
         if self.reader is not None:
             self.reader()
             return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    def take_direct(self, chunk: Any) -> bool:
-        """Did the reader take the chunk directly? Not while others wait in the queue."""
-        return self.direct is not None and not self._chunks and self.direct((chunk,))
 
     def take(self, most_bytes: float = math.inf) -> list[Any]:
         """The waiting chunks, up to the first that exceeds `most_bytes`, which is included."""
@@ -209,16 +186,9 @@ class OpenStream:
             raise StopAsyncIteration
         return chunk
 
-    def attach(
-        self,
-        reader: Callable[[], None] | None,
-        direct: Direct | None = None,
-    ) -> None:
-        """Call this, in the loop, whenever there may be something to take, or the end. Chunks that
-        come in that loop while none wait may go to `direct`."""
-        call = self._call
-        call.reader = reader
-        call.direct = direct
+    def attach(self, reader: Callable[[], None] | None) -> None:
+        """Call this, in the loop, whenever there may be something to take, or the end."""
+        self._call.reader = reader
 
     def close(self) -> None:
         if self._deadline is not None:

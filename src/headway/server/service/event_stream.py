@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
 from headway.runtime.calling.threads import awaitable
-from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
+from headway.runtime.driving.streams import AT_ONCE_BYTES
 from headway.wire.messages import Sink
 
 EventOf: TypeAlias = Callable[[Any], bytes]  # of a chunk; empty: nothing is written
@@ -95,22 +95,16 @@ class Pumping:
     """Takes the chunks that have come, whenever some do, until the end. No task has a turn for
     it."""
 
-    __slots__ = ("_direct", "_stream", "_take", "done")
+    __slots__ = ("_stream", "_take", "done")
 
-    def __init__(
-        self,
-        stream: ServedStream,
-        take: Callable[[list[Any]], object],
-        direct: Direct | None = None,
-    ) -> None:
+    def __init__(self, stream: ServedStream, take: Callable[[list[Any]], object]) -> None:
         self._stream = stream
         self._take = take
-        self._direct = direct
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
-        self._stream.attach(self.advance, self._direct)
+        self._stream.attach(self.advance)
         try:
             self.advance()  # write the chunks that have come meanwhile
             await self.done
@@ -137,40 +131,26 @@ class Pumping:
 class ToSink(Pumping):
     """Writes the chunks as events, as long as the sink has room."""
 
-    __slots__ = ("_event_of", "_is_clear", "_is_held_up", "_out", "_sink")
+    __slots__ = ("_event_of", "_is_held_up", "_out", "_sink")
 
     def __init__(self, stream: ServedStream, event_of: EventOf, sink: Sink) -> None:
-        super().__init__(stream, self._write, self._write_direct)
+        super().__init__(stream, self._write)
         self._event_of = event_of
         self._sink = sink
         self._out = sink.out
         self._is_held_up = False
-        self._is_clear = False  # no chunk waits in the stream, and there may be more
 
     def advance(self) -> None:
         writable = self._out.writable
         if writable is None:
             super().advance()
-            self._is_clear = not self.done.done() and not self._stream.has_chunks()
         elif not self._is_held_up:  # the client reads too slowly: chunks wait, up to a limit
-            self._is_held_up, self._is_clear = True, False
+            self._is_held_up = True
             writable.add_done_callback(self._go_on)
 
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
         self.advance()
-
-    def _write_direct(self, chunks: Sequence[Any]) -> bool:
-        """The hot path: chunks go to the sink without a stay in the stream."""
-        if not self._is_clear or self._out.writable is not None:
-            self._is_clear = False  # they wait now, and so will later ones
-            return False
-        try:
-            self._write(chunks)
-        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
-            self._is_clear = False
-            self._fail(error)
-        return True
 
     def _write(self, chunks: Sequence[Any]) -> None:
         event_of = self._event_of

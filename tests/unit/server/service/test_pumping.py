@@ -62,8 +62,7 @@ class Host:
 
     def step(self, chunk: Any) -> None:
         """As a model in the reader's own loop hands over."""
-        if chunk is END or not self.call.take_direct(chunk):
-            deliver_step([(self.call, chunk)])
+        deliver_step([(self.call, chunk)])
 
 
 def event_of(chunk: Any) -> bytes:
@@ -198,16 +197,3 @@ async def test_events_before_one_that_cannot_be_made_are_written() -> None:
     connection.make_room()
     await task
     assert b"".join(connection.written) == b"beforeaberror"
-
-
-async def test_a_chunk_of_a_step_is_written_without_a_stay_in_the_stream() -> None:
-    host, connection, task = await begun()
-    taken: list[list[Any]] = []
-    take = host.call.take
-    host.call.reader = lambda: taken.append(take())
-    for chunk in ("a", "b"):
-        deliver_step([(host.call, chunk)])
-    assert (connection.written, taken) == ([b"before", b"a", b"b"], [])
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
