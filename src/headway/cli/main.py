@@ -28,6 +28,7 @@ _COMMANDS = {
     "demo": "demo",
     "bench": "bench",
     "profile": "profile",
+    "tune": "tune",
     "simulate": "simulate",
 }
 # Flags of vLLM, Triton, TorchServe, LitServe and uvicorn, which newcomers type.

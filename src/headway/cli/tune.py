@@ -1,0 +1,316 @@
+"""`headway tune`: what to set for a model and its traffic, simulated and then tried."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headway.cli import simulate_flags as flags
+from headway.cli.bench_flags import counts
+from headway.cli.served_process import served
+from headway.core.costs import CostTable
+from headway.errors import ConfigError, HeadwayError
+from headway.lab import traces, tuning, workload
+from headway.lab.profiles import Noise, TableProfile
+from headway.lab.simulate import Scenario
+from headway.lab.tuning import Scored, Setting
+from headway.loadgen.connection import Refused, opener
+from headway.loadgen.driver import Driver
+from headway.loadgen.exchange import Address
+from headway.loadgen.report import Point
+from headway.loadgen.statistics import Interval
+from headway.loadgen.sweep import ArrivalLaw, Bench, Timing
+from headway.loadgen.target import Probe, Unreachable, Wanted, find_target
+
+if TYPE_CHECKING:
+    from headway.config import ModelConfig
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_QUICK, _THOROUGH, _SEEDS = 1_500, 6_000, 2  # items to simulate
+_GAIN = 0.95  # times the default's p99: less is worth a setting
+_ROUNDS = 2
+_DESCRIPTION = """\
+Find out what to set for a model: measure its batch times, simulate some sixty settings under your
+traffic with the production scheduler, run the best one and the default on a server, and say what to
+set, what it gains, and what the default would give. Often the default is best; then it says so.
+
+  headway tune minilm --rate 100 --p99-ms 50
+  headway tune app:Model --rate 200 --arrivals trace:traffic.jsonl
+  headway tune app:Model --concurrency 32 --profile model.json
+"""
+_FLAGS = ("max_batch_size", "workers", "worker", "pin", "options", "name")
+
+
+def add_parser(commands: "Commands") -> None:
+    from headway.cli.serve import add_flag
+    from headway.config import ModelConfig
+    from headway.flags import flags as flags_of
+
+    parser = commands.add_parser(
+        "tune",
+        usage="%(prog)s MODEL --rate R|--concurrency N [options]",
+        help="what to set for a model and its traffic",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("target", metavar="MODEL", help="as for `headway serve`")
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--rate", type=flags.positive, metavar="R", help="requests a second")
+    load.add_argument(
+        "--concurrency", type=counts, metavar="N", help="connections that wait for their answers"
+    )
+    add("--arrivals", type=flags.arrivals, metavar="LAW", help="of --rate, as for headway bench")
+    add("--p99-ms", type=flags.positive, metavar="S", help="also tell up to which rate this holds")
+    add("--profile", type=Path, metavar="FILE", help="batch times; default: measure")
+    add("--size", type=flags.count(2**31), metavar="N", help="item size at which to read them")
+    add("--samples", type=Path, metavar="FILE", help="JSON lines: typical values")
+    add("--seconds", type=flags.positive, default=5.0, metavar="S", help="of a live run; default 5")
+    add("--no-verify", action="store_true", help="only simulate")
+    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
+    add("--json", action="store_true", help="print the findings as JSON")
+    group = parser.add_argument_group("the model")
+    for flag in flags_of(ModelConfig):
+        if flag.field in _FLAGS:
+            add_flag(group, flag)
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    default: Scored
+    best: Scored
+    holds_up_to_rps: float | None  # the best setting; None: not asked
+    live: dict[str, list[Point]]  # by "default" and "best"; empty: not tried
+
+    @property
+    def has_gain(self) -> bool:
+        """Does the best setting pay, and does the live run not contradict it?"""
+        if self.best.setting == self.default.setting:
+            return False
+        is_better = _pays(self.best, self.default)
+        if not self.live:
+            return is_better
+        ours, theirs = (self.live_p99_s(name) for name in ("best", "default"))
+        return is_better and ours < theirs
+
+    def live_p99_s(self, name: str) -> float:
+        found: list[Interval] = [each.summary.percentiles_s[99.0] for each in self.live[name]]
+        return float(np.median([each.value for each in found]))
+
+
+def _pays(one: Scored, default: Scored) -> bool:
+    return one.lost < default.lost - 1e-3 or one.p99_s < _GAIN * default.p99_s
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for flag in ("arrivals", "p99_ms"):
+        if getattr(arguments, flag) is not None and arguments.rate is None:
+            raise ConfigError("needs --rate", field=f"--{flag.replace('_', '-')}")
+    if arguments.concurrency is not None and len(arguments.concurrency) != 1:
+        raise ConfigError("is one number here", field="--concurrency")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from headway.cli.mapping import config_of
+
+    _check(arguments)
+    law = _law(arguments)
+    sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
+    config = config_of(arguments)
+    try:
+        table = _table(arguments, config)
+        findings = _found(arguments, config, table, law)
+    except ConfigError:
+        raise
+    except (HeadwayError, Unreachable, Refused) as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(_to_json(findings), indent=2, allow_nan=False))
+    else:
+        print(_told(arguments, config, findings))
+    return 0
+
+
+def _table(arguments: argparse.Namespace, config: "ModelConfig") -> CostTable:
+    from headway.cli.profile import measured
+
+    if arguments.profile is None:
+        return asyncio.run(measured(config, arguments.samples, 15.0))
+    try:
+        return CostTable.from_json(json.loads(arguments.profile.read_text(encoding="utf-8")))
+    except (OSError, ValueError, ConfigError) as error:
+        raise ConfigError(f"{arguments.profile}: {error}", field="--profile") from error
+
+
+def _found(
+    arguments: argparse.Namespace, config: "ModelConfig", table: CostTable, law: ArrivalLaw
+) -> Findings:
+    largest = min(config.max_batch_size, max(table.rows[-1], 1))
+
+    def scenarios(requests: int, rate: float | None, seeds: int) -> list[Scenario]:
+        return [
+            Scenario.build(
+                _arrivals(arguments, law, requests, rate, arguments.seed + seed),
+                TableProfile(table, arguments.size),
+                max_rows=largest,
+                seed=seed,
+                noise=Noise(0.02),
+                workers=config.workers,
+                max_queue=config.max_queue,
+            )
+            for seed in range(seeds)
+        ]
+
+    thorough = scenarios(_THOROUGH, arguments.rate, _SEEDS)
+    with _progress(sum(1 for _ in tuning.grid(largest))) as count:
+        finalists = tuning.best_of(largest, scenarios(_QUICK, arguments.rate, 1), thorough, count)
+    default = tuning.scored(Setting(largest), thorough)
+    best = min([default, *finalists], key=lambda each: each.rank)
+    holds = None
+    if arguments.p99_ms is not None:
+        limit_s = arguments.p99_ms / 1e3
+        chosen = best if _pays(best, default) else default
+
+        def passes(rate: float) -> bool:
+            score = tuning.scored(chosen.setting, scenarios(_QUICK, rate, 1))
+            return score.lost < 1e-3 and score.p99_s <= limit_s
+
+        holds = tuning.highest_rate(passes, arguments.rate)
+    live = {} if arguments.no_verify else _tried(arguments, law, default.setting, best.setting)
+    return Findings(default, best, holds, live)
+
+
+def _arrivals(
+    arguments: argparse.Namespace, law: ArrivalLaw, requests: int, rate: float | None, seed: int
+) -> Any:
+    if rate is not None:
+        return law.due(rate, requests / rate, seed)
+    rng = np.random.default_rng([seed, 0])
+    return workload.closed_loop(arguments.concurrency[0], 0.0, requests, rng, "constant")
+
+
+def _law(arguments: argparse.Namespace) -> ArrivalLaw:
+    spec: flags.ArrivalSpec | None = arguments.arrivals
+    if spec is None:
+        return ArrivalLaw("poisson")
+    if spec.clients or spec.rate_rps is not None:
+        raise ConfigError("names a law without a rate: --rate has it", field="--arrivals")
+    trace = None if spec.file is None else traces.read_trace(spec.file)
+    return ArrivalLaw(spec.kind, spec.options, trace)
+
+
+# ---- trying
+
+
+def _tried(
+    arguments: argparse.Namespace, law: ArrivalLaw, default: Setting, best: Setting
+) -> dict[str, list[Point]]:
+    """Both on servers of their own, in turns; only one runs at a time."""
+    names = {"default": default} if best == default else {"default": default, "best": best}
+    found: dict[str, list[Point]] = {name: [] for name in names}
+    for number in range(_ROUNDS):
+        for name in list(names)[:: -1 if number % 2 else 1]:
+            command = [arguments.target, *_model_flags(arguments), *names[name].as_flags()]
+            with served(command) as url:
+                found[name].append(_measured(arguments, law, url, number))
+    if best == default:
+        found["best"] = found["default"]
+    return found
+
+
+def _model_flags(arguments: argparse.Namespace) -> list[str]:
+    """What was typed about the model, for the server too; not the batch size, which is tuned."""
+    typed: list[str] = []
+    for name in ("workers", "worker", "pin", "options", "name"):
+        flag = f"--{name}"
+        for number, text in enumerate(arguments.typed):
+            if text == flag:
+                typed += arguments.typed[number : number + 2]
+            elif text.startswith(f"{flag}="):
+                typed.append(text)
+    return typed
+
+
+def _measured(arguments: argparse.Namespace, law: ArrivalLaw, url: str, seed: int) -> Point:
+    address = Address.parse(url)
+    lengths = None if arguments.size is None else np.full(64, arguments.size)
+    target = find_target(Probe(address), Wanted(seed=arguments.seed, lengths=lengths))
+    with Driver(opener(address), target.exchanges) as driver:
+        driver.try_once()
+        bench = Bench(driver, law, Timing(arguments.seconds, 1.0, 30.0), url=url)
+        if arguments.rate is None:
+            return bench.with_connections(arguments.concurrency[0])
+        return bench.at_rate(arguments.rate, seed=arguments.seed + seed)
+
+
+# ---- telling
+
+
+def _told(arguments: argparse.Namespace, config: "ModelConfig", found: Findings) -> str:
+    load = f"{arguments.rate:g}/s" if arguments.rate else f"{arguments.concurrency[0]} connections"
+    lines = [f"{config.name} at {load}", ""]
+    rows = [["setting", "simulated p99 ms", "mean", "lost", "live p99 ms"]]
+    for name, each in (("default", found.default), ("best", found.best)):
+        live = f"{found.live_p99_s(name) * 1e3:.3g}" if found.live else "–"
+        cells = [f"{each.p99_s * 1e3:.3g}", f"{each.mean_s * 1e3:.3g}", f"{each.lost:.1%}", live]
+        rows.append([f"{name}: {each.setting}", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines += [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    lines.append("")
+    if found.has_gain:
+        lines += ["set:", *(f"  {each}" for each in found.best.setting.as_toml())]
+    else:
+        lines.append("leave the default: no setting is better by 5 % and keeps that on a server")
+    if found.holds_up_to_rps is not None:
+        lines.append(f"p99 ≤ {arguments.p99_ms:g} ms holds up to {found.holds_up_to_rps:.4g}/s")
+    for name in found.live:
+        faults = {fault for point in found.live[name] for fault in point.summary.faults}
+        lines += [f"not a valid live run ({name}): {fault}" for fault in sorted(faults)]
+    return "\n".join(lines)
+
+
+def _to_json(found: Findings) -> dict[str, Any]:
+    def figures(name: str, each: Scored) -> dict[str, Any]:
+        live = None
+        if found.live and np.isfinite(found.live_p99_s(name)):
+            live = round(found.live_p99_s(name) * 1e3, 4)
+        return {
+            "max_batch_size": each.setting.max_batch_size,
+            "window_ms": each.setting.window_ms,
+            "simulated_p99_ms": round(each.p99_s * 1e3, 4),
+            "simulated_mean_ms": round(each.mean_s * 1e3, 4),
+            "lost_share": round(each.lost, 6),
+            "live_p99_ms": live,
+            "live_is_valid": all(p.summary.is_valid for p in found.live.get(name, [])),
+        }
+
+    return {
+        "default": figures("default", found.default),
+        "best": figures("best", found.best),
+        "gain": found.has_gain,
+        "holds_up_to_rps": found.holds_up_to_rps,
+    }
+
+
+@contextmanager
+def _progress(settings: int) -> Iterator[Callable[[], object]]:
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=settings, desc="simulating", unit="setting", leave=False) as bar:
+        yield bar.update

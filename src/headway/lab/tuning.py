@@ -1,0 +1,123 @@
+"""Which settings suit a model and its traffic: many are simulated, the best of them again."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from headway.core.policy import Firing
+from headway.lab.simulate import Outcome, Scenario, simulate
+
+_WINDOWS_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_FINALISTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a server can be told about batches."""
+
+    max_batch_size: int
+    window_ms: float | None = None  # None: the policy auto
+
+    def __str__(self) -> str:
+        policy = "auto" if self.window_ms is None else f"window of {self.window_ms:g} ms"
+        return f"{policy}, ≤ {self.max_batch_size} rows"
+
+    def as_flags(self) -> list[str]:
+        """For `headway serve`."""
+        flags = ["--max-batch-size", str(self.max_batch_size)]
+        if self.window_ms is not None:
+            flags += ["--policy", "window", "--max-wait-ms", f"{self.window_ms:g}"]
+        return flags
+
+    def as_toml(self) -> list[str]:
+        lines = [f"max_batch_size = {self.max_batch_size}"]
+        if self.window_ms is not None:
+            lines += ['policy = "window"', f"max_wait_ms = {self.window_ms:g}"]
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A setting and what the simulator says of it."""
+
+    setting: Setting
+    lost: float  # the share that was refused, or never answered
+    p99_s: float
+    mean_s: float
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        return (round(self.lost, 4), self.p99_s, self.mean_s)
+
+
+def grid(largest: int) -> Iterator[Setting]:
+    """`auto` and windows, at every batch size up to `largest`."""
+    sizes = sorted({each for each in _SIZES if each < largest} | {largest})
+    for size in sizes:
+        yield Setting(size)
+        for window_ms in _WINDOWS_MS:
+            if size > 1:
+                yield Setting(size, window_ms)
+
+
+def scored(setting: Setting, scenarios: Sequence[Scenario]) -> Scored:
+    """By the mean over several samples of the same traffic."""
+    outcomes = [_outcome(setting, each) for each in scenarios]
+    offered = sum(each.requests for each in scenarios)
+    answered = sum(len(each.answered_s) for each in outcomes)
+    return Scored(
+        setting,
+        lost=1.0 - answered / offered,
+        p99_s=_mean([each.percentile_s(99) for each in outcomes]),
+        mean_s=_mean([each.mean_s for each in outcomes]),
+    )
+
+
+def best_of(
+    largest: int,
+    quick: Sequence[Scenario],
+    thorough: Sequence[Scenario],
+    on_progress: Callable[[], object] = lambda: None,
+) -> list[Scored]:
+    """The finalists, the best first. All settings meet the same arrivals."""
+    first = []
+    for setting in grid(largest):
+        first.append(scored(setting, quick))
+        on_progress()
+    first.sort(key=lambda each: each.rank)
+    again = []
+    for each in first[:_FINALISTS]:
+        again.append(scored(each.setting, thorough))
+        on_progress()
+    return sorted(again, key=lambda each: each.rank)
+
+
+def highest_rate(holds: Callable[[float], bool], first_rps: float) -> float:
+    """The highest rate that holds, within 3 %; 0 where not even a hundredth of the first does."""
+    low, high = 0.0, first_rps
+    while holds(high):
+        low, high = high, 2 * high
+        if high > 64 * first_rps:
+            return low
+    while high > max(1.03 * low, 0.01 * first_rps):
+        middle = math.sqrt(low * high) if low else high / 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _outcome(setting: Setting, scenario: Scenario) -> Outcome:
+    if setting.window_ms is None:
+        policy = scenario.policy(Firing.AUTO, max_rows=setting.max_batch_size)
+    else:
+        policy = scenario.policy(
+            Firing.WINDOW, max_wait_s=setting.window_ms / 1e3, max_rows=setting.max_batch_size
+        )
+    return simulate(scenario, policy)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
