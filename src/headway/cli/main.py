@@ -29,6 +29,7 @@ _COMMANDS = {
     "bench": "bench",
     "profile": "profile",
     "tune": "tune",
+    "record": "record",
     "simulate": "simulate",
 }
 # Flags of vLLM, Triton, TorchServe, LitServe and uvicorn, which newcomers type.
