@@ -1,8 +1,10 @@
 """`GET /chat` in a real browser: a person types, sends, reads, stops, and starts anew."""
 
 import json
+import re
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from fragile_engine import PacedModel
 from models import build
@@ -21,7 +23,7 @@ IDLE = "document.getElementById('send').textContent === 'Send'"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = build("llama", tmp_path_factory.mktemp("page"))
-    with serving(folder, PacedModel) as found:
+    with serving(folder, PacedModel, server={"admin_without_key": True}) as found:
         yield found
 
 
@@ -126,3 +128,46 @@ def test_a_system_prompt_goes_first(page: Page) -> None:
     page.run("stop = new AbortController(); messages = [{role: 'user', content: 'Hi'}]")
     said = page.run("JSON.parse(asked().body).messages")
     assert [each["role"] for each in said] == ["system", "user"]
+
+
+def test_the_dashboard_shows_its_answers_and_tokens(
+    page: Page, browser: Browser, served: Serving
+) -> None:
+    page.run("document.getElementById('most').value = 8")
+    say(page, "Hello")
+    page.wait_for(f"document.querySelectorAll('article').length === 2 && {IDLE}")
+    served.wait_idle()
+    shown = Page(browser, f"{served.url}/dashboard")
+    shown.wait_for("document.getElementById('state').textContent === 'live'")
+    shown.run("document.getElementById('span').value = 'Infinity'; draw()")
+    found = re.search(
+        r"^headway_generation_tokens_total{.*} (\d+)", httpx.get(f"{served.url}/metrics").text, re.M
+    )
+    assert found is not None
+    tiles = shown.run("document.getElementById('tiles').textContent")
+    assert f"{found[1]} tokens" in tiles
+    assert "KV cache" in tiles
+    kept = httpx.get(f"{served.url}/admin/explain").json()["answers"]
+    assert shown.run("timetable.answers.map((each) => each.number)") == [
+        each["number"] for each in kept
+    ]
+    shown.run("document.getElementById('timetable').focus()")
+    shown.press("ArrowLeft", 37)
+    told = shown.run("document.getElementById('batch').textContent")
+    assert f"then {kept[-1]['tokens']} tokens" in told
+    assert f"ended: {kept[-1]['code']}" in told
+    assert shown.console_errors == []
+
+
+def test_what_a_model_thinks_is_shown_apart_from_what_it_says(page: Page) -> None:
+    delta = "{choices: [{delta: {%s}}]}"
+    events = [
+        delta % "reasoning_content: 'Hm.'",
+        delta % "content: '**Yes**', reasoning_content: null",
+    ]
+    page.run("document.getElementById('most').value = 8")
+    page.run(f"events = async function* () {{ yield* [{', '.join(events)}]; }}; send('Why?')")
+    page.wait_for(f"document.querySelectorAll('article').length === 2 && {IDLE}")
+    assert page.run("document.querySelector('.thinking p').textContent") == "Hm."
+    assert page.run("document.querySelector('article.assistant strong').textContent") == "Yes"
+    assert page.run("messages.at(-1).content") == "**Yes**"

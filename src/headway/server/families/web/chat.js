@@ -164,10 +164,11 @@ async function send(text) {
   stop = new AbortController();
   $("send").textContent = "Stop";
   const began = performance.now();
-  let said = "", tokens = 0, first = began, met = null, ended = "", drawing = 0;
+  let said = "", thought = "", tokens = 0, first = began, met = null, ended = "", drawing = 0;
   const draw = () => {
     drawing = 0;
-    body.replaceChildren(...markdown(said));
+    const thinking = make("details", { className: "thinking", open: !said }, make("summary", {}, "What it thought"), make("p", {}, thought));
+    body.replaceChildren(...(thought ? [thinking] : []), ...markdown(said));
     figures(article, tokens, first, began, null, "");
     article.scrollIntoView({ block: "end" });
   };
@@ -180,9 +181,11 @@ async function send(text) {
       if (event.usage) tokens = event.usage.completion_tokens;
       const choice = event.choices[0];
       if (choice && choice.finish_reason) ended = choice.finish_reason;
-      if (!choice || !choice.delta.content) continue;
-      if (!said) first = performance.now();
-      said += choice.delta.content;
+      const { content = "", reasoning_content: reasoning = "" } = choice ? choice.delta : {};
+      if (!content && !reasoning) continue;
+      if (!said && !thought) first = performance.now();
+      said += content || "";
+      thought += reasoning || "";
       tokens += 1;
       drawing = drawing || setTimeout(draw, 50);
     }
@@ -190,7 +193,7 @@ async function send(text) {
     if (error.name !== "AbortError") show("error", error.message);
   }
   clearTimeout(drawing);
-  if (said) {
+  if (said || thought) {
     draw();
     figures(article, tokens, first, began, met, ended);
     article.append(copying(() => said));

@@ -54,7 +54,7 @@ async function batches() {
   const found = await (await answerOf(`admin/explain?since=${since}&limit=200&items=false`)).json();
   if (found.next < since) { forget(); return; }
   since = found.next;
-  timetable.add(found.batches, found.now);
+  timetable.add(found.batches, found.answers, found.now);
   $("sampled").textContent = found.left_out || found.has_gap ? "the newest of each second: there are more than can be drawn" : "";
   incidents = [...incidents, ...found.incidents].slice(-50);
 }
@@ -243,6 +243,7 @@ async function showBatch(batch) {
   const panel = $("batch");
   panel.hidden = false;
   panel.replaceChildren(make("strong", {}, summary(batch)));
+  if ("sequence" in batch) return;  // an answer: that is all that is known of it
   try {
     const path = `admin/explain?batch=${batch.batch}&model=${encodeURIComponent(batch.model)}&since=${batch.number - 1}`;
     const found = (await (await answerOf(path)).json()).batches.find((each) => each.number === batch.number);
@@ -285,7 +286,8 @@ function whyOf(id) {
 
 // ---- the start
 
-$("legend").append(...Object.entries(REASONS).map(([reason, [paint, meaning]]) => {
+const PARTS = Object.entries(PHASES).map(([phase, paint]) => [phase, [paint, "of an answer of a language model"]]);
+$("legend").append(...[...Object.entries(REASONS), ...PARTS].map(([reason, [paint, meaning]]) => {
   const square = make("i");
   square.style.background = paint;
   return make("span", { title: meaning }, square, reason);

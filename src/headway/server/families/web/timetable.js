@@ -1,4 +1,4 @@
-// ---- The timetable: a row for each worker, a bar for each batch
+// ---- The timetable: a row for each worker, a bar for each batch; and the answers of language models
 
 const REASONS = {
   full: ["#0b7a75", "no row more is allowed"],
@@ -13,14 +13,16 @@ const REASONS = {
   retry: ["#b3261e", "its worker was lost: it runs again"],
 };
 const colour = (reason) => (REASONS[reason] || ["#888"])[0];
-const MOST_BATCHES = 3000;
-const ROW = 34, LEFT = 130;
+const PHASES = { "waits": "#8886", "prompt": "#d08a1d", "tokens": "#3b82c4" };  // of an answer
+const MOST_BATCHES = 3000, MOST_LANES = 12;
+const ROW = 34, LANE = 12, LEFT = 130;
 
 class Timetable {
   constructor(canvas, choose) {
     this.canvas = canvas;
     this.choose = choose;  // called with a batch
     this.batches = [];
+    this.answers = [];
     this.now = 0;
     this.chosen = null;
     canvas.addEventListener("click", (event) => {
@@ -36,27 +38,34 @@ class Timetable {
     canvas.addEventListener("keydown", (event) => this.step(event));
   }
 
-  add(batches, now) {
+  add(batches, answers, now) {
     this.batches.push(...batches);
     this.batches.splice(0, this.batches.length - MOST_BATCHES);
+    this.answers.push(...answers);
+    this.answers.splice(0, this.answers.length - MOST_BATCHES);
     this.now = now;
   }
 
-  clear() { this.batches = []; this.chosen = null; }
+  clear() { this.batches = []; this.answers = []; this.chosen = null; }
 
   shown() {
-    const newest = this.batches.filter((each) => this.model === ALL || `${each.model} ${each.version}` === this.model);
-    const end = this.span ? this.now : (newest.length ? newest[newest.length - 1].finished_at : this.now);
+    const isChosen = (each) => this.model === ALL || `${each.model} ${each.version}` === this.model;
+    const newest = this.batches.filter(isChosen), answers = this.answers.filter(isChosen);
     // Without a span of its own it shows the last batches, however short a time they took.
-    const first = newest[Math.max(0, newest.length - 60)];
-    const span = this.span || Math.max(1e-3, first ? (end - first.fired_at) * 1.02 : 1);
-    return { from: end - span, span, batches: newest.filter((each) => each.finished_at >= end - span) };
+    const last = [...newest.slice(-60).map((each) => [each.fired_at, each.finished_at]),
+      ...answers.slice(-30).map((each) => [each.arrived_at, each.ended_at])];
+    const end = this.span || !last.length ? this.now : Math.max(...last.map((each) => each[1]));
+    const first = last.length ? Math.min(...last.map((each) => each[0])) : end - 1;
+    const span = this.span || Math.max(1e-3, (end - first) * 1.02);
+    return { from: end - span, span, batches: newest.filter((each) => each.finished_at >= end - span),
+      answers: answers.filter((each) => each.ended_at >= end - span) };
   }
 
   draw() {
-    const { from, span, batches } = this.shown();
-    const rows = [...new Set(batches.map(rowOf))].sort();
-    const canvas = this.canvas, width = canvas.clientWidth, height = Math.max(2, rows.length) * ROW + 20;
+    const { from, span, batches, answers } = this.shown();
+    const rows = [...new Set(batches.map(rowOf))].sort(), lanes = lanesOf(answers);
+    const canvas = this.canvas, width = canvas.clientWidth, below = rows.length * ROW;
+    const height = Math.max(2 * ROW, below + lanes.length * LANE) + 20;
     const ratio = window.devicePixelRatio || 1;
     canvas.style.height = `${height}px`;
     [canvas.width, canvas.height] = [width * ratio, height * ratio];
@@ -94,14 +103,39 @@ class Timetable {
       }
       this.bars.push({ batch, left, right: left + wide, top, bottom: top + ROW });
     }
+    lanes.forEach((lane, n) => this.drawLane(pen, lane, below + n * LANE, x, front));
     pen.fillStyle = front;
     const marks = width < 600 ? 2 : 4;
     for (let n = 0; n <= marks; n += 1) {
       pen.textAlign = n === marks ? "right" : "left";
       pen.fillText(n === marks ? "0" : `−${seconds(span * (marks - n) / marks)}`, LEFT + (width - LEFT) * n / marks, height - 5);
     }
-    canvas.setAttribute("aria-label", `Timetable: ${batches.length} batches of ${rows.length} workers in ${seconds(span)}. `
+    canvas.setAttribute("aria-label", `Timetable: ${batches.length} batches of ${rows.length} workers`
+      + `${answers.length ? `, ${answers.length} answers of language models` : ""}, in ${seconds(span)}. `
       + "Left and right arrows choose a batch; the table below has the last of them.");
+  }
+
+  // A lane of answers that do not overlap: what each waited, its prompt, its tokens.
+  drawLane(pen, { model, answers }, top, x, front) {
+    if (model) {
+      pen.fillStyle = front;
+      pen.fillText(`${model} · answers`, 0, top + LANE - 2, LEFT - 8);
+    }
+    for (const each of answers) {
+      const begun = each.admitted_at ?? each.ended_at, first = each.first_at ?? each.ended_at;
+      const parts = [["waits", each.arrived_at, begun], ["prompt", begun, first], ["tokens", first, each.ended_at]];
+      for (const [phase, since, until] of parts) {
+        const left = Math.max(LEFT, x(since));
+        pen.fillStyle = PHASES[phase];
+        if (x(until) > left) pen.fillRect(left, top + 1, x(until) - left, LANE - 3);
+      }
+      const left = Math.max(LEFT, x(each.arrived_at)), right = x(each.ended_at);
+      if (this.chosen === each) {
+        pen.strokeStyle = front;
+        pen.strokeRect(left, top + 1, right - left, LANE - 3);
+      }
+      this.bars.push({ batch: each, left, right, top, bottom: top + LANE });
+    }
   }
 
   at(x, y) {
@@ -114,7 +148,7 @@ class Timetable {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    const { batches } = this.shown();
+    const shown = this.shown(), batches = [...shown.batches, ...shown.answers].sort((one, other) => one.number - other.number);
     const at = this.chosen ? batches.findIndex((each) => each.number === this.chosen.number) : batches.length;
     const next = batches[Math.min(batches.length - 1, Math.max(0, at + by))];
     if (next) this.select(next);
@@ -128,5 +162,29 @@ class Timetable {
 }
 
 const rowOf = (batch) => `${batch.model} · ${batch.worker}`;
-const summary = (batch) => `${batch.model}, batch ${batch.batch}: ${batch.rows} rows in ${batch.ran_ms} ms; `
+const summary = (each) => ("sequence" in each ? answerSummary(each) : batchSummary(each));
+const batchSummary = (batch) => `${batch.model}, batch ${batch.batch}: ${batch.rows} rows in ${batch.ran_ms} ms; `
   + `${batch.reason}: ${(REASONS[batch.reason] || ["", ""])[1]}`;
+
+function answerSummary(each) {
+  const ms = (since, until) => (since === null || until === null ? "never" : seconds(until - since));
+  return `${each.model}, answer ${each.sequence}: waited ${ms(each.arrived_at, each.admitted_at)}, first token after another `
+    + `${ms(each.admitted_at, each.first_at)} (${each.prompt_tokens} tokens of prompt, ${each.cached_tokens} cached, in ${each.chunks} steps), `
+    + `then ${each.tokens} tokens in ${ms(each.first_at, each.ended_at)}; `
+    + (each.preemptions ? `preempted ${each.preemptions}×, for ${seconds(each.preempted_ms / 1000)}; ` : "") + `ended: ${each.code}`;
+}
+
+// Each model's answers, in as few lanes as they need; what does not fit into the most of them is left out.
+function lanesOf(answers) {
+  const found = [];
+  for (const model of new Set(answers.map((each) => each.model))) {
+    const lanes = [];
+    for (const each of answers.filter((one) => one.model === model).sort((one, other) => one.arrived_at - other.arrived_at)) {
+      const lane = lanes.find((one) => one.until <= each.arrived_at);
+      if (lane) { lane.answers.push(each); lane.until = each.ended_at; }
+      else if (lanes.length < MOST_LANES) lanes.push({ model: lanes.length ? "" : model, answers: [each], until: each.ended_at });
+    }
+    found.push(...lanes);
+  }
+  return found;
+}
