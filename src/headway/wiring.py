@@ -20,6 +20,10 @@ from headway.model import ModelHandle
 
 if TYPE_CHECKING:
     from headway.config import Config
+    from headway.core.routing import Pace
+    from headway.hosting.registry import Registry
+    from headway.observe.load import Reading
+    from headway.observe.metrics import Metrics
     from headway.wire.asgi import AsgiApp
 
 _log = logging.getLogger(__name__)
@@ -128,6 +132,8 @@ class _Life(NamedTuple):
 class _Started(NamedTuple):
     app: "AsgiApp"
     handle: Callable[[str], ModelHandle[Any, Any]]
+    registry: "Registry"
+    metrics: "Metrics | None"
 
 
 class MountedApplication:
@@ -146,6 +152,28 @@ class MountedApplication:
         """`await app.models["embed"](text)` in a route of yours, queued with all other calls; once
         the application has started."""
         return ModelHandles(self._handle, [each.name for each in self._config.models])
+
+    # ---- for what runs it: Ray Serve, or a program of yours
+
+    def check(self) -> None:
+        """Raises NotReady if it has not started, or if nothing can complete in it any more."""
+        registry = self._running().registry
+        if not registry.is_live:
+            raise NotReady(f"nothing can complete here: {registry.unready}")
+
+    def load(self) -> "Reading":
+        """What waits and runs, and how much of what it can do it does; see `/metrics/load`."""
+        return self._metrics().load.read()
+
+    def pace(self) -> "Pace | None":
+        """How long batches of the (first) model take; None: unknown."""
+        return self._metrics().pace_of(self._config.models[0].name)
+
+    def _metrics(self) -> "Metrics":
+        metrics = self._running().metrics
+        if metrics is None:
+            raise ConfigError("is off, and needed here", field="metrics")
+        return metrics
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
@@ -223,7 +251,7 @@ class MountedApplication:
                 handle = functools.partial(
                     Handle, registry=inside.registry, loop=asyncio.get_running_loop()
                 )
-                started.set_result(_Started(app, handle))
+                started.set_result(_Started(app, handle, inside.registry, inside.metrics))
                 await stopping.wait()
         except Exception as error:  # a model is user code
             if started.done():
@@ -235,10 +263,13 @@ class MountedApplication:
             started.cancel()
 
     def _handle(self, name: str) -> ModelHandle[Any, Any]:
+        return self._running().handle(name)
+
+    def _running(self) -> _Started:
         life = self._life
         if life is None or not life.started.done() or life.started.cancelled():
             raise NotReady("the application has not started: give its lifespan to the parent")
-        return life.started.result().handle(name)
+        return life.started.result()
 
 
 async def _refuse(scope: Mapping[str, Any], error: HeadwayError, send: Callable[..., Any]) -> None:

@@ -62,7 +62,7 @@ class ReplicaView:
         self.usual = 1.0  # the ratio of a replica that nothing is known of
         self._ratio = 1.0  # of real times to predicted ones, at the last answer
         self._answered_at = -math.inf
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[object, _Sent] = {}
         self._weight = 0.0  # of all that was sent and is not answered
         self._running = 0.0  # of that, what the running batch holds
         self._began = 0.0  # the running batch
@@ -71,6 +71,9 @@ class ReplicaView:
     @property
     def in_flight(self) -> int:
         return len(self._sent)
+
+    def has(self, number: object) -> bool:
+        return number in self._sent
 
     def finish_s(self, now: float, weight: float = 1.0) -> float:
         """In how many seconds a request sent now would be answered."""
@@ -97,7 +100,7 @@ class ReplicaView:
         left_s = self._began + self.pace.seconds(self._running) * self.ratio(now) - now
         return rest_s + (left_s if left_s >= 0.0 else -left_s * _OVERDUE)
 
-    def sent(self, number: int, now: float, weight: float = 1.0) -> None:
+    def sent(self, number: object, now: float, weight: float = 1.0) -> None:
         """Note a request that goes there now; `number` tells it from others."""
         raw_s = self._rest_s(now) / self.ratio(now) + self._raw_s(weight)
         if not self._sent:
@@ -105,7 +108,7 @@ class ReplicaView:
         self._sent[number] = _Sent(now, weight, raw_s)
         self._weight += weight
 
-    def answered(self, number: int, now: float) -> None:
+    def answered(self, number: object, now: float) -> None:
         """It was answered: a batch has come back, and the next one holds what is left."""
         sent = self._end(number)
         self._running, self._began = self._weight, now
@@ -115,12 +118,12 @@ class ReplicaView:
             share = _LATEST if self.is_known else 1.0
             self._ratio, self._answered_at = before + (ratio - before) * share, now
 
-    def failed(self, number: int) -> None:
+    def failed(self, number: object) -> None:
         """It was refused or lost, or its caller left: that says nothing about batches."""
         self._end(number)
         self._running = min(self._running, self._weight)
 
-    def _end(self, number: int) -> _Sent:
+    def _end(self, number: object) -> _Sent:
         sent = self._sent.pop(number)
         self._weight = self._weight - sent.weight if self._sent else 0.0
         return sent

@@ -9,6 +9,7 @@ from headway.config import Config, keys_of
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.models.catalogue import AnyModel
+from headway.observe.metrics import Metrics
 from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import weights_of
@@ -22,6 +23,7 @@ from headway.wire.body_room import BodyRoom
 class Embedded(NamedTuple):
     app: App
     registry: Registry
+    metrics: Metrics | None
 
 
 @asynccontextmanager
@@ -43,6 +45,6 @@ async def embedded(
             pauses = GarbagePauses(keeper.registry, observing.history, is_guest=True)
             pauses.start()
             try:
-                yield Embedded(observing.around(app), keeper.registry)
+                yield Embedded(observing.around(app), keeper.registry, observing.metrics)
             finally:
                 pauses.stop()
