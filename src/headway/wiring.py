@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -153,7 +153,15 @@ class MountedApplication:
         the application has started."""
         return ModelHandles(self._handle, [each.name for each in self._config.models])
 
-    # ---- for what runs it: Ray Serve, or a program of yours
+    # ---- for what runs it: Ray, or a program of yours
+
+    async def map(self, model: str, values: Sequence[Any]) -> list[Any]:
+        """The results of many values, in order; for a value that failed, its error."""
+        from headway.hosting.registry import PLAIN
+
+        await self.start()
+        served = await self._running().registry.wait_ready(model)
+        return await served.predict_many(values, PLAIN, keep_errors=True)
 
     def check(self) -> None:
         """Raises NotReady if it has not started, or if nothing can complete in it any more."""

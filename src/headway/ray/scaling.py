@@ -26,7 +26,7 @@ class WorkPolicy:
         wanted = replicas_for(
             work, queued_s, target_wait_s=self._target_wait_s, target_load=self._target_load
         )
-        # A replica that starts is not taken away, and it asks for no further one.
+        # A replica that starts is not taken away.
         return max(wanted, target) if len(here) < target else wanted, {}
 
 
