@@ -8,7 +8,7 @@ dropped.
 from headway.core.batching.composition import Composition
 from headway.core.batching.planning import INFINITE, Limits
 from headway.core.costs import Costs
-from headway.core.items import Item, Refusal, RefusalReason
+from headway.core.items import Item
 from headway.core.policy import Policy
 from headway.core.queueing.deadlines import HOPELESS
 from headway.core.queueing.queue import FairLane, Queue
@@ -110,17 +110,3 @@ class Lateness:
         if down is None or cost_up is None or cost_down is None:
             return rows
         return rows if cost_up / rows <= cost_down / down else down
-
-
-def refusals_of(late: list[Item], slo_s: float, retry_after_s: float) -> list[Refusal]:
-    """The refusal of each late item: because of its own deadline, or of the SLO."""
-    return [
-        Refusal(
-            item,
-            RefusalReason.DEADLINE
-            if item.deadline <= item.arrived_at + slo_s
-            else RefusalReason.SHED,
-            retry_after_s,
-        )
-        for item in late
-    ]

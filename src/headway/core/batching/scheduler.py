@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.buckets import Buckets
-from headway.core.batching.composing import Composer, Composition, queue_for
+from headway.core.batching.composing import Composer, queue_for
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, rule_for
 from headway.core.batching.gathering import Gathering
-from headway.core.batching.lateness import MOST_DROPPED, refusals_of
 from headway.core.batching.pool import Pool
+from headway.core.batching.refusals import Refusals
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.costs import Costs, CostTable
 from headway.core.costs.full_batches import pace_of, work_of
@@ -25,8 +25,6 @@ from headway.core.items import (
     Batch,
     FireReason,
     Item,
-    Refusal,
-    RefusalReason,
     Refuse,
     Run,
     Wait,
@@ -70,8 +68,6 @@ class Scheduler:
         self._admission = Admission(policy, self.costs, self._queue, self._running)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
-        # May the model run other numbers than the batch's rows and largest size?
-        self._is_padded = self._is_packed or bool(policy.batch_sizes or policy.pad_sizes)
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
@@ -88,7 +84,7 @@ class Scheduler:
             running=self._running,
         )
         self._rule = rule_for(policy, self.costs, auto)
-        self._refused: list[Refusal] = []
+        self._refusals = Refusals(policy, self._queue, self._suspects)
         self._idle_since: float | None = None
         self._batches = 0
         self._last_size = 0
@@ -135,7 +131,7 @@ class Scheduler:
             raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
         full = self._queue.rows + item.rows > self._max_queue
         if full or self._may_shed or item.deadline != math.inf:
-            self._refused += self._admission.admit(item, item.rows, self.cap_rows)
+            self._refusals.add(self._admission.admit(item, item.rows, self.cap_rows))
         if item.size and self._buckets is not None:
             item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))
@@ -192,10 +188,7 @@ class Scheduler:
         verdict = self._suspects.lost(
             batch, waiting, max_losses=max_losses, out_of_memory=out_of_memory
         )
-        for item in verdict.blamed:
-            self._refused.append(Refusal(item, RefusalReason.POISON, detail=reason))
-        for item in verdict.given_up:
-            self._refused.append(Refusal(item, RefusalReason.WORKER_LOST, detail=reason))
+        self._refusals.lost(verdict, reason)
 
     def does_not_fit(self, misfit: Misfit) -> None:
         """A batch ran out of memory: compose none as large for a while."""
@@ -232,8 +225,8 @@ class Scheduler:
     def next_action(self, now: float) -> Action:
         """Call until it returns `Wait`, after every event and at the moment that `Wait` names."""
         queue = self._queue
-        if self._refused or queue.has_expired(now):
-            return self._refuse(now)
+        if self._refusals or queue.has_expired(now):
+            return self._refusals.take(now)
         if self._suspects.cases:
             action = self._retry(now)
             if action is not None:
@@ -244,20 +237,20 @@ class Scheduler:
             self._idle_since = now
         verdict = self._decide(now)
         if not isinstance(verdict, Fire):
-            return Wait(min(verdict.until, self._next_deadline()))
+            return Wait(min(verdict.until, self._refusals.next_deadline()))
         return self._fire(verdict, now)
 
     def _nothing_to_start(self, now: float) -> Wait:
         self._idle_since = None
         if self._learns:
             self._rehearsal.step(now)
-        return Wait(self._next_deadline())
+        return Wait(self._refusals.next_deadline())
 
     def _retry(self, now: float) -> Run | Refuse | None:
         """Items of a lost worker keep their place: before all but higher classes."""
         suspects = self._suspects
         if suspects.next_deadline() <= now:
-            return self._refuse(now)
+            return self._refusals.take(now)
         first = suspects.first()
         if first is None or self._running.free <= 0:
             return None
@@ -292,10 +285,11 @@ class Scheduler:
         assert isinstance(lane, FairLane)
         is_flooded = self._admission.is_flooded(now, self._batch_size.most_rows)
         made = self._composer.compose(lane, now, cap_rows=cap_rows, is_flooded=is_flooded)
-        if made.late:
-            self._note_late(made, now)
+        shed = self._refusals.late(made, self.queued_s) if made.late else None
+        if shed:
+            self._admission.saw_late(shed, now, made.late_before)
         if not made.items:
-            return self._refuse(now)
+            return self._refusals.take(now)
         if made.stopped_by is not None:
             reason = made.stopped_by
         elif made.rows == cap_rows and made.left_rows:
@@ -313,8 +307,8 @@ class Scheduler:
     ) -> Run:
         self._batches += 1
         self._last_size = size
-        padded_rows = self._composer.padded_rows(rows) if self._is_padded else rows
-        if self._is_padded and size:
+        padded_rows = self._composer.padded_rows(rows)
+        if size:
             size = self._composer.run_size(items, rows, size)
         assert self._idle_since is not None
         predicted_s = self.costs.predict(padded_rows, size)
@@ -343,25 +337,6 @@ class Scheduler:
         self._idle_since = None
         return Run(batch)
 
-    # ---- refusals
-
-    def _refuse(self, now: float) -> Refuse:
-        expired = self._queue.pop_expired(now, MOST_DROPPED)
-        expired += self._suspects.pop_expired(now)
-        refusals, self._refused = self._refused, []
-        return Refuse((*refusals, *[Refusal(item, RefusalReason.DEADLINE) for item in expired]))
-
-    def _note_late(self, made: Composition, now: float) -> None:
-        refusals = refusals_of(made.late, self._slo_s, self.queued_s)
-        self._refused += refusals
-        shed = [each.item.arrived_at for each in refusals if each.reason is RefusalReason.SHED]
-        if shed:
-            self._admission.saw_late(shed, now, made.late_before)
-
-    def _next_deadline(self) -> float:
-        deadline = self._queue.next_deadline()
-        return min(deadline, self._suspects.next_deadline()) if self._suspects.cases else deadline
-
     # ---- caps and figures
 
     @property
@@ -388,10 +363,9 @@ class Scheduler:
     @property
     def queued_s(self) -> float:
         """The seconds until the workers have done all that waits now, in full batches."""
-        waiting_s = 0.0
-        for lane in self._queue.lanes.values():
-            waiting_s += lane.rows * (self.costs.full_row_s(lane.mean_size) or 0.0)
-        return waiting_s / self._running.workers
+        costs, lanes = self.costs, self._queue.lanes.values()
+        waiting_s = [lane.rows * (costs.full_row_s(lane.mean_size) or 0.0) for lane in lanes]
+        return sum(waiting_s) / self._running.workers
 
     @property
     def pace(self) -> Pace | None:
@@ -405,7 +379,7 @@ class Scheduler:
     @property
     def may_refuse(self) -> bool:
         """May an item have to be refused before the next event?"""
-        return self._queue.has_deadlines or bool(self._refused) or bool(self._suspects.cases)
+        return self._queue.has_deadlines or bool(self._refusals) or bool(self._suspects.cases)
 
     @property
     def running_batches(self) -> int:
@@ -413,4 +387,4 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._running.batches or self._queue or self._suspects.cases or self._refused)
+        return not (self._running.batches or self._queue or self._suspects.cases or self._refusals)
