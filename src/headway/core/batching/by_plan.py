@@ -123,14 +123,14 @@ class PlannedComposer:
         whole: list[Shelf] = []
         part: Shelf | None = None  # the last shelf, of which only some items are taken
         largest, rows, is_single = made.size, made.rows, line.rows == line.items
-        by_rows, _ = self._costs.by_rows(largest)
+        by_rows, scale = self._costs.by_rows(largest)
         for shelf in reversed(line.by_size):
             if shelf.size > largest:
                 continue
             if rows >= most:
                 break
             company = shelf.rows
-            if self._row_s_here(by_rows, rows) > self._row_s_alone(shelf):
+            if self._row_s_here(by_rows, rows) * scale > self._row_s_alone(shelf):
                 continue
             if company > most - rows:
                 part = shelf
@@ -152,7 +152,7 @@ class PlannedComposer:
     def _row_s_alone(self, shelf: Shelf) -> float:
         """The seconds for each row of the shelf in a batch of its own."""
         rows = max(1, min(shelf.rows, self._limits.rows_at(shelf.size)))
-        return (self._costs.by_rows(shelf.size)[0][rows] or 0.0) / rows
+        return (self._costs.predict(rows, shelf.size) or 0.0) / rows
 
     def _why_no_more(self, made: Composition) -> FireReason:
         if made.rows >= self._max_rows:

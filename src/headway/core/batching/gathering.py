@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.returns import EQUAL, GAIN, Start, best_of, starts, together
-from headway.core.costs import Costs, size_class
+from headway.core.costs import Costs
 from headway.core.queueing.queue import Lane
 from headway.core.queueing.running import Running
 
@@ -27,7 +27,7 @@ class Gathering:
         self._running = running
         self._max_rows = max_rows
         self._start: Start | None = None
-        self._key: tuple[int, int, int, int] = (-1, 0, 0, 0)
+        self._key = -1, 0
         self._trial: _Trial | None = None
         self._rest_until = 0  # by the number of batches
         self._rest = _REST
@@ -36,11 +36,10 @@ class Gathering:
         """The best number of items to start a batch with; None: too little is known."""
         arrivals = self._arrivals
         batches = arrivals.batches
-        each = round(2 * lane.rows / lane.items)
         callers = -(-arrivals.callers // self._running.workers)
         is_new = batches < _LOOK_EVERY or self._trial is not None
         turn = batches if is_new else batches // _LOOK_EVERY
-        key = turn, callers, size_class(lane.mean_size), each
+        key = turn, callers
         if key != self._key:
             self._key = key
             self._start = self._best(callers, lane.mean_size, lane.rows / lane.items)

@@ -154,8 +154,10 @@ def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | Non
     """`interpolated` at 0…max_rows rows."""
     if not points:
         return [None] * (max_rows + 1)
-    known = max_rows if extend else min(points[-1][0], max_rows)
-    return [*line_through(points, max_rows)[: known + 1], *[None] * (max_rows - known)]
+    line: list[float | None] = [*line_through(points, max_rows)]
+    if not extend:
+        line[points[-1][0] + 1 :] = [None] * (max_rows - points[-1][0])
+    return line
 
 
 def size_class(size: int) -> int:
