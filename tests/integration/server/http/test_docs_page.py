@@ -172,3 +172,20 @@ def test_a_script_that_gets_into_a_page_does_not_run(browser: Browser, shout: Se
         "document.body.append(script); }"
     )
     assert page.run("typeof got") == "undefined"
+
+
+EMBED = """
+def embed(texts: list[str]) -> list[list[float]]:
+    return [[float(len(text))] for text in texts]
+"""
+
+
+def test_the_chat_says_where_no_model_takes_chats(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "embed.py").write_text(EMBED)
+    with served(tmp_path, "embed.py", *PORTS) as server:
+        page = Page(browser, f"{server.url}/chat")
+        page.wait_for("document.querySelector('article.error')")
+        told = page.run("document.querySelector('article.error').textContent")
+    assert told.startswith("No model here takes chats: embed.")
+    assert page.run("document.getElementById('send').disabled")
+    assert page.console_errors == []

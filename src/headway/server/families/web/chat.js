@@ -97,9 +97,14 @@ function show(kind, text) {
 async function findModels() {
   const answer = await ask("v1/models");
   if (!answer.ok) { show("error", await complaint(answer)); return; }
-  const names = (await answer.json()).data.map((each) => each.id);
-  $("model").replaceChildren(...names.map((name) => new Option(name)));
-  if (!names.length) show("error", "This server has no model yet.");
+  const served = (await answer.json()).data;
+  // Language models first; a model without a task may be one of the server's owner that takes messages.
+  const found = [...served.filter((each) => each.task === "text-generation"), ...served.filter((each) => !each.task)];
+  $("model").replaceChildren(...found.map((each) => new Option(each.id)));
+  $("send").disabled = !found.length;
+  if (!found.length) show("error", served.length
+    ? `No model here takes chats: ${served.map((each) => each.id).join(", ")}. Routes shows how to call them.`
+    : "This server has no model yet.");
 }
 
 async function* events(answer) {
