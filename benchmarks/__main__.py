@@ -22,6 +22,7 @@ from benchmarks import (
     pool_slo,
     scheduling,
     serving,
+    tool_calls,
 )
 from benchmarks.peers import http_beside_engine
 from benchmarks.peers import run as peers
@@ -44,9 +45,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     **peers.BENCHMARKS,
     **http_beside_engine.BENCHMARKS,
     **attacks.ON_DEMAND,
+    **tool_calls.BENCHMARKS,
 }
 # They need an environment of their own, `.venv-llm`.
-ON_DEMAND = {*peers.BENCHMARKS, *http_beside_engine.BENCHMARKS, *attacks.ON_DEMAND}
+ON_DEMAND = {
+    *peers.BENCHMARKS,
+    *http_beside_engine.BENCHMARKS,
+    *attacks.ON_DEMAND,
+    *tool_calls.BENCHMARKS,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -45,10 +45,10 @@ FORMS: dict[str, tuple[str | None, dict[str, bool]]] = {
 CONTEXT = 4096
 
 
-def build_with_tools(form: str, folder: Path) -> Path:
+def build_with_tools(form: str, folder: Path, kind: str = "llama") -> Path:
     """A two-layer model of random weights, with room for tools in its context."""
     template, tokens = FORMS[form]
-    build("llama", folder)
+    build(kind, folder)
     file = folder / "config.json"
     config: dict[str, Any] = json.loads(file.read_text())
     file.write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headway.errors import InvalidInput
+from headway.models.chat.narrowing import dated
 
 MOST_CHARACTERS = 2**17  # of a schema or an expression
 MOST_CHOICES = 1024
@@ -35,7 +36,10 @@ def grammar_of_schema(schema: Any, field: str) -> str:
     """Raises InvalidInput, as the others do; whether it can be compiled is asked of `Grammars`."""
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"{field}: a JSON schema is an object")
-    text = json.dumps(schema)
+    try:
+        text = json.dumps(dated(schema))
+    except RecursionError:
+        raise InvalidInput(f"{field}: the schema is nested too deep") from None
     check_length(text, field)
     try:
         made: str = _matcher_class(field).grammar_from_json_schema(text, overrides=_COMPACT)

@@ -10,9 +10,9 @@ from typing import Any
 
 from headway.errors import InvalidInput
 from headway.models.chat.chats import ChatTool, ToolUse
-from headway.models.chat.closing import closed
 from headway.models.chat.conventions import Convention, Marker, Thinking
 from headway.models.chat.grammars import check_length, grammar_of_lark, with_answer
+from headway.models.chat.narrowing import closed, dated
 
 # JSON as models have learnt it, without free white space.
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -116,7 +116,7 @@ def _checked(tool: ChatTool) -> dict[str, Any]:
     if schema.get("type", "object") != "object":
         raise InvalidInput(f"{tool.field}: the arguments of a function are an object")
     try:
-        schema = closed(schema)
+        schema = dated(closed(schema))
     except RecursionError:
         raise InvalidInput(f"{tool.field}: the schema is nested too deep") from None
     return {**schema, "type": "object", "x-guidance": _WRITTEN}

@@ -1,10 +1,12 @@
-"""Schemas are closed where that is known to lose no call."""
+"""Schemas are narrowed where that is known to lose no call."""
 
+import calendar
+import re
 from typing import Any
 
 import pytest
 
-from headway.models.chat.closing import closed
+from headway.models.chat.narrowing import closed, dated
 
 TEXT = {"type": "string"}
 
@@ -41,3 +43,29 @@ def test_described_objects_have_no_other_properties() -> None:
 )
 def test_others_stay_as_they_are(schema: dict[str, Any]) -> None:
     assert closed(schema) == schema
+
+
+def test_dates_are_those_of_the_calendar() -> None:
+    found = re.compile(dated({"type": "string", "format": "date"})["pattern"])
+    for year in (1000, 1900, 1996, 2000, 2023, 2024, 2100, 2400):
+        for month in range(14):
+            last = calendar.monthrange(year, month)[1] if 1 <= month <= 12 else 0
+            for day in range(33):
+                is_one = 1 <= day <= last
+                assert bool(found.search(f"{year}-{month:02}-{day:02}")) == is_one
+
+
+def test_times_have_sixty_seconds_in_a_minute() -> None:
+    schema = dated({"items": {"anyOf": [{"format": "date-time"}, {"format": "uuid"}]}})
+    moment, other = schema["items"]["anyOf"]
+    assert other == {"format": "uuid"}
+    for text, is_one in {
+        "2024-02-29T23:59:59Z": True,
+        "2024-02-29T23:59:59.25+01:30": True,
+        "2023-02-29T00:00:00Z": False,
+        "2024-01-01T00:00:60Z": False,
+        "2024-01-01T24:00:00Z": False,
+        "2024-01-01T00:00:00": False,
+        "2024-01-01 00:00:00Z": False,
+    }.items():
+        assert bool(re.search(moment["pattern"], text)) == is_one, text

@@ -1,0 +1,228 @@
+"""A thousand random schemas as tools, in batches with plain chats between.
+
+The model has two layers of random weights: it says anything that its grammar lets through, which
+no trained model would. It runs in `.venv-llm`; its calls are checked by `jsonschema`
+(pip install jsonschema), which knows nothing of the grammars.
+"""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy
+
+from benchmarks.report import Bar, Benchmark, Report
+
+SCHEMAS, AT_ONCE, SEED = 1_000, 32, 31
+ROOT = Path(__file__).parents[1]
+PYTHON = ROOT / ".venv-llm" / "bin" / "python"
+BUILD = (
+    "import sys; sys.path.insert(0, 'tests/llm'); from pathlib import Path; "
+    "from tool_models import build_with_tools; "
+    "build_with_tools('hermes', Path(sys.argv[1]), 'qwen3')"
+)
+TOKENS = 1_500  # most of a call: one for each letter
+PLAIN_TOKENS = 120
+_FORMATS = ("date", "time", "date-time", "uuid", "ipv4", "email")
+
+
+def schema_of(draw: random.Random) -> dict[str, Any]:
+    """A tool's arguments, of the keywords that tools are described with."""
+    names = draw.sample("abcdefghijkl", draw.randint(1, 5))
+    needed = draw.sample(names, draw.randint(1, len(names)))
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: _any(draw, 2) for name in names},
+        "required": needed,
+        "additionalProperties": False,
+    }
+    if draw.random() < 0.3:
+        schema["$defs"] = {"d": _any(draw, 1)}
+        schema["properties"][needed[0]] = {"$ref": "#/$defs/d"}
+    return schema
+
+
+def _any(draw: random.Random, depth: int) -> dict[str, Any]:
+    kinds = [_text, _number, _listed, _constant]
+    if depth:
+        kinds += [_array, _object, _either]
+    return draw.choice(kinds)(draw, depth)
+
+
+def _text(draw: random.Random, depth: int) -> dict[str, Any]:
+    way = draw.randrange(3)
+    if way == 0:
+        return {"type": "string", "format": draw.choice(_FORMATS)}
+    if way == 1:
+        least, most = draw.randint(0, 3), draw.randint(4, 12)
+        return {"type": "string", "pattern": f"^[a-z{draw.choice('0_-')}]{{{least},{most}}}$"}
+    return {"type": "string", "minLength": draw.randint(0, 4), "maxLength": draw.randint(4, 20)}
+
+
+def _number(draw: random.Random, depth: int) -> dict[str, Any]:
+    least = draw.randint(-1000, 1000)
+    kind = draw.choice(("integer", "number"))
+    return {"type": kind, "minimum": least, "maximum": least + draw.randint(1, 1000)}
+
+
+def _listed(draw: random.Random, depth: int) -> dict[str, Any]:
+    values = [1, -2.5, "ein", 'zwei "drei"', "été", None, True, [1, 2], {"k": "v"}]
+    return {"enum": draw.sample(values, draw.randint(1, len(values)))}
+
+
+def _constant(draw: random.Random, depth: int) -> dict[str, Any]:
+    return draw.choice([{"const": draw.randint(0, 99)}, {"type": "boolean"}, {"type": "null"}])
+
+
+def _array(draw: random.Random, depth: int) -> dict[str, Any]:
+    least = draw.randint(0, 2)
+    items = _any(draw, depth - 1)
+    return {"type": "array", "items": items, "minItems": least, "maxItems": least + 2}
+
+
+def _object(draw: random.Random, depth: int) -> dict[str, Any]:
+    names = draw.sample("mnopq", draw.randint(1, 3))
+    inner = {name: _any(draw, depth - 1) for name in names}
+    return {"type": "object", "properties": inner, "required": names[:1]}
+
+
+def _either(draw: random.Random, depth: int) -> dict[str, Any]:
+    return {"anyOf": [_any(draw, depth - 1) for _ in range(draw.randint(2, 3))]}
+
+
+class Answered(NamedTuple):
+    outcome: str  # valid, refused, cut off; or what is wrong
+    text: str
+    gaps: list[float]  # seconds between the events of a stream
+    why: str = ""
+
+
+async def call(client: httpx.AsyncClient, schema: dict[str, Any], seed: int) -> Answered:
+    import jsonschema
+
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    body = {**_body(seed, TOKENS), "tools": [tool], "parallel_tool_calls": False}
+    answer = (
+        await client.post("/v1/chat/completions", json={**body, "tool_choice": "required"})
+    ).json()
+    if "error" in answer:
+        return Answered("refused", "", [], answer["error"]["message"])
+    (choice,) = answer["choices"]
+    if choice["finish_reason"] == "length":
+        return Answered("cut off", "", [])
+    (made,) = choice["message"]["tool_calls"]
+    try:
+        arguments = json.loads(made["function"]["arguments"])
+        jsonschema.validate(arguments, schema, format_checker=jsonschema.FormatChecker())
+    except (ValueError, jsonschema.ValidationError) as error:
+        return Answered("wrong", "", [], f"{error} {schema}")
+    return Answered("valid", "", [])
+
+
+async def plain(client: httpx.AsyncClient, seed: int) -> Answered:
+    body = {**_body(seed, PLAIN_TOKENS), "stream": True, "ignore_eos": True}
+    text, gaps, last = "", [], 0.0
+    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                now = time.perf_counter()
+                if last:
+                    gaps.append(now - last)
+                delta = json.loads(line[6:])["choices"][0]["delta"]
+                text += delta.get("content") or ""
+                last = now if delta.get("content") else last
+    return Answered("plain", text, gaps)
+
+
+def _body(seed: int, most: int) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"Say {seed}"}]
+    return {"model": "tiny", "messages": messages, "seed": seed, "max_tokens": most}
+
+
+async def measure(url: str, schemas: list[dict[str, Any]]) -> tuple[list[Answered], dict[str, Any]]:
+    """All calls, and what was seen of the plain chats beside them."""
+    limits = httpx.Limits(max_connections=AT_ONCE)
+    calls: list[Answered] = []
+    gaps: dict[str, list[float]] = {"fresh": [], "known": []}
+    same = chats = 0
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
+        alone = [(await plain(client, seed)).text for seed in range(AT_ONCE // 2)]
+        for first in range(0, len(schemas), AT_ONCE // 2):
+            part = schemas[first : first + AT_ONCE // 2]
+            # In a second round nothing is compiled; every fourth batch has one.
+            for times in ("fresh", "known")[: 1 + (first % (2 * AT_ONCE) == 0)]:
+                both = await asyncio.gather(
+                    *(call(client, schema, first + i) for i, schema in enumerate(part)),
+                    *(plain(client, seed) for seed in range(AT_ONCE // 2)),
+                )
+                texts = both[len(part) :]
+                chats += len(texts)
+                same += sum(each.text == text for each, text in zip(texts, alone, strict=True))
+                gaps[times] += [gap for each in texts for gap in each.gaps]
+                if times == "fresh":
+                    calls += both[: len(part)]
+    return calls, {"gaps": gaps, "same": same, "chats": chats}
+
+
+def tools(quick: bool) -> Report:
+    schemas = [schema_of(random.Random(SEED + n)) for n in range(64 if quick else SCHEMAS)]
+    with serving() as url:
+        calls, seen = asyncio.run(measure(url, schemas))
+    counted = Counter(each.outcome for each in calls)
+    for each in [each for each in calls if each.outcome == "wrong"][:3]:
+        sys.stderr.write(f"{each.why}\n")
+    chats = seen["chats"]
+    fresh, known = (1e3 * float(numpy.quantile(seen["gaps"][each], 0.99)) for each in seen["gaps"])
+    finished = counted["valid"] + counted["wrong"]
+    reasons = Counter(each.why.partition(" ")[0] for each in calls if each.outcome == "refused")
+    return Report(
+        "Random schemas as tools, with plain chats between",
+        ["schemas", "valid", "cut off by max_tokens", "refused with 400", "wrong"],
+        [[len(calls), *(counted[each] for each in ("valid", "cut off", "refused", "wrong"))]],
+        [
+            Bar("every completed call meets its schema", f"{counted['valid']} of {finished}",
+                counted["wrong"] == 0),
+            Bar("plain texts as alone", f"{seen['same']} of {chats}", seen["same"] == chats),
+            Bar("p99 between tokens ≤ 1.2× where nothing is compiled",
+                f"{fresh:.1f} and {known:.1f} ms, {fresh / known:.2f}×", fresh <= 1.2 * known),
+        ],
+        [
+            f"{AT_ONCE // 2} calls and {AT_ONCE // 2} plain streams at once; "
+            "a model of two layers with random weights; refused by: "
+            + (", ".join(f"{name} {count}" for name, count in reasons.items()) or "nothing"),
+        ],
+    )  # fmt: skip
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """The model behind a server of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([PYTHON, "-c", BUILD, folder], cwd=ROOT, check=True)
+        command = [PYTHON, "-m", "headway", "serve", folder, "--name=tiny", "--port=0"]
+        command += ["--grpc-port=-1", "--kv-cache-gib=0.1", "--max-sequences=64"]
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as server:
+            try:
+                assert server.stdout is not None
+                url = next(
+                    line.split()[-1] for line in server.stdout if line.strip().startswith("HTTP ")
+                )
+                yield url
+            finally:
+                server.terminate()
+                server.communicate()
+
+
+BENCHMARKS: dict[str, Benchmark] = {"tools": tools}
