@@ -115,8 +115,11 @@ class ChatWriter(Writer):
         if not deltas and (logprobs is not None or self._counts):
             deltas = [{}]
         for delta in deltas:
-            written += self._chunk(choice, delta, logprobs, None)
-            logprobs = None
+            if logprobs is None:
+                written += self._delta(choice, _encode(delta))
+            else:
+                written += self._chunk(choice, delta, logprobs, None)
+                logprobs = None
         if piece.finish_reason is not None:
             self._usage.add(piece)
             written += self._chunk(choice, {}, None, _reason(piece, reader))
