@@ -39,6 +39,7 @@ _BUDGET_S = 58.0  # of --find
 _FIRST_CONNECTIONS, _FIRST_S, _FIRST_SHARE = 64, 1.0, 0.7
 _ROUNDS = 5  # of --against
 _MAX_TOKENS = 64
+_LOST_TICKS = 3
 _MANY_LENGTHS = 4096
 
 _DESCRIPTION = """\
@@ -92,6 +93,10 @@ _HELP = {
     "--body": "a file of JSON lines, sent in turn",
     "--json-tensors": "tensors as JSON even where the server takes bytes",
     "--header": "a header of every request; may be repeated",
+    "--deadline-ms": "the time limit of every request, as Headway-Timeout-Ms",
+    "--classes": "shares of priorities, e.g. high=1,low=3, as Headway-Priority",
+    "--tenants": "shares of tenants, e.g. a=1,b=8, as Headway-Tenant",
+    "--cancel": "so many requests are left alone before their answer, e.g. 1%%",
     "--key": "the API key",
     "--slo-ms": "also tell the share that was answered within this time",
     "--timeout": "seconds after which a request has failed; default 30",
@@ -141,6 +146,10 @@ def add_parser(commands: "Commands") -> None:
     add("--body", type=Path, metavar="FILE")
     add("--json-tensors", action="store_true")
     add("--header", type=read.header, action="append", default=[], metavar="NAME:VALUE")
+    add("--deadline-ms", type=flags.positive, metavar="D")
+    add("--classes", type=read.shares, default={}, metavar="CLASS=SHARE,…")
+    add("--tenants", type=read.shares, default={}, metavar="NAME=SHARE,…")
+    add("--cancel", type=read.percent, default=0.0, metavar="PERCENT")
     add("--key", metavar="KEY")
     add("--slo-ms", type=flags.positive, metavar="S")
     add("--timeout", type=flags.positive, default=30.0, metavar="S")
@@ -192,12 +201,8 @@ def _find(
 ) -> int:
     def probe(rate: float, seed: int) -> Point:
         progress.label = f"{bench.law.kind} {rate:.4g}/s"
-        lost = max(50.0, 3 * rate * objective.longest_s)
-        return bench.at_rate(
-            rate,
-            seed=arguments.seed + seed,
-            stop_when=lambda tick: tick.in_flight > lost,
-        )
+        lost = _Lost(max(50.0, 3 * rate * objective.longest_s))
+        return bench.at_rate(rate, seed=arguments.seed + seed, stop_when=lost)
 
     search = Search(
         probe,
@@ -218,6 +223,18 @@ def _find(
     if not found.had_room:
         return NOT_VALID
     return 1 if found.rate_rps is None else 0
+
+
+class _Lost:
+    """Is a point lost? So many requests are in flight at several looks that the limit is broken."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._times = 0
+
+    def __call__(self, tick: Tick) -> bool:
+        self._times = self._times + 1 if tick.in_flight > self._most else 0
+        return self._times == _LOST_TICKS
 
 
 def _compare(
@@ -293,6 +310,7 @@ def _driver(
         target.exchanges,
         timeout_s=arguments.timeout,
         max_in_flight=arguments.max_in_flight,
+        cancelled=arguments.cancel,
         on_tick=progress.tick,
     ) as driver:
         driver.try_once()
@@ -387,7 +405,9 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
         max_tokens=arguments.max_tokens or _MAX_TOKENS,
         ignore_eos=arguments.ignore_eos,
         bodies=bodies,
-        headers=_headers(arguments),
+        headers=_all_headers(arguments),
+        classes=arguments.classes,
+        tenants=arguments.tenants,
         seed=arguments.seed,
     )
 
@@ -395,6 +415,13 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
 def _headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
     key = [("Authorization", f"Bearer {arguments.key}")] if arguments.key else []
     return (*key, *arguments.header)
+
+
+def _all_headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
+    found = _headers(arguments)
+    if arguments.deadline_ms is not None:
+        found = (*found, ("Headway-Timeout-Ms", f"{arguments.deadline_ms:g}"))
+    return found
 
 
 def _probe(arguments: argparse.Namespace, url: str) -> Probe:

@@ -35,6 +35,27 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(map(flags.count(2**31), sizes.split(",")))
 
 
+def shares(text: str) -> dict[str, float]:
+    """`high=1,low=3`: how many of all, in proportion."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = part.partition("=")
+        if not name or name in found or not share:
+            raise argparse.ArgumentTypeError(
+                f"{part!r} does not have the form NAME=SHARE, once each"
+            )
+        found[name] = flags.positive(share)
+    return found
+
+
+def percent(text: str) -> float:
+    """`1%` or `1`: a share."""
+    value = flags.not_negative(text.removesuffix("%"))
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"{text} is more than 100%")
+    return value / 100
+
+
 def header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     name, value = name.strip(), value.strip()

@@ -40,6 +40,7 @@ class Connection:
         "is_busy",
         "is_last",
         "late",
+        "leaves",
         "number",
         "socket",
     )
@@ -51,6 +52,7 @@ class Connection:
         self.is_busy = False
         self.is_last = False  # the server said that it closes this connection
         self.free_since = 0.0
+        self.leaves = 0  # the request after which its client leaves; 0: none
         self.arrived: list[tuple[float, int]] | None = None  # tokens of a stream, and when
         self._out = b""
         self._read = bytearray()

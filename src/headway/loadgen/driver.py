@@ -5,8 +5,10 @@ and neither can a limit on what is in flight.
 """
 
 import gc
+import heapq
 import itertools
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +27,8 @@ from headway.loadgen.tokens import TokenLog
 MAX_IN_FLIGHT = 1000  # connections; servers have limits
 _READY = 32  # connections that are opened before the first request is due
 _TICK_S = 0.25
+_PATIENCE_S = 0.010  # of clients that leave, on average
+CANCELLED = "left by --cancel"
 
 
 class Tick(NamedTuple):
@@ -47,7 +51,9 @@ class Driver:
         timeout_s: float = 30.0,
         max_in_flight: int = MAX_IN_FLIGHT,
         on_tick: Callable[[Tick], object] | None = None,
+        cancelled: float = 0.0,
     ) -> None:
+        """`cancelled`: the share of requests whose client leaves before it has its answer."""
         self._connect = connect
         self._exchanges = exchanges
         self._timeout_s = timeout_s
@@ -57,6 +63,9 @@ class Driver:
         self._connections: dict[int, Connection] = {}
         self._free: deque[Connection] = deque()
         self._turn = 0
+        self._cancelled = cancelled
+        self._rng = random.Random(0)
+        self._leaving: list[tuple[float, int, Connection]] = []  # a heap: who leaves when
 
     def __enter__(self) -> "Driver":
         return self
@@ -67,7 +76,9 @@ class Driver:
 
     def try_once(self) -> None:
         """Send one request before the load. Raises Refused if its fault would be all others'."""
+        cancelled, self._cancelled = self._cancelled, 0.0
         errors = self.open_loop(np.zeros(1)).errors
+        self._cancelled = cancelled
         for kind in errors:
             if kind == UNANSWERED or (kind[:1] != "5" and not kind.startswith("429")):
                 raise Refused(f"the first request failed: {kind}")
@@ -158,8 +169,13 @@ class Driver:
         connection.due = due
         connection.late = now - max(due, connection.free_since)
         connection.is_busy = True
+        connection.leaves = 0
         connection.arrived = [] if self._exchanges[number].is_stream else None
         sent.in_flight += 1
+        if self._cancelled and self._rng.random() < self._cancelled:
+            leaves_at = now + self._rng.expovariate(1.0 / _PATIENCE_S)
+            heapq.heappush(self._leaving, (leaves_at, self._turn, connection))
+            connection.leaves = self._turn
         try:
             if not connection.send(self._exchanges[number].request):
                 self._poller.want_write(connection, wanted=True)
@@ -174,9 +190,21 @@ class Driver:
 
     # ---- receiving
 
+    def _leave(self, sent: Sent, now: float, *, again: bool) -> None:
+        """Those whose patience is over hang up."""
+        while self._leaving and self._leaving[0][0] <= now:
+            _, turn, connection = heapq.heappop(self._leaving)
+            if connection.is_busy and connection.leaves == turn:
+                self._fail(sent, connection, CANCELLED, now)
+                if again:
+                    self._send(sent, self._open(), now)
+
     def _poll(self, sent: Sent, until: float, *, again: bool) -> None:
         """Take what comes until then. `again`: a connection that is answered sends at once."""
         connections = self._connections
+        if self._leaving:
+            self._leave(sent, time.perf_counter(), again=again)
+            until = min(until, self._leaving[0][0]) if self._leaving else until
         for descriptor, mask in self._poller.poll(until - time.perf_counter()):
             connection = connections[descriptor]
             try:
@@ -237,3 +265,4 @@ class Driver:
         for connection in list(self._connections.values()):
             self._close(connection)
         self._free.clear()
+        self._leaving.clear()

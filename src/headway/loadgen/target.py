@@ -18,6 +18,7 @@ from headway.loadgen.tensors import TensorInput, binary_body, json_body
 
 _TIMEOUT_S = 10.0
 _MANY_BODIES = 10_000
+_MIXED = 1024  # where they differ in class or tenant: shares are then true to 0.1 %
 VARIANTS = 64  # requests that are made before the load, and sent in turn
 
 
@@ -78,7 +79,28 @@ class Wanted:
     max_tokens: int = 64
     ignore_eos: bool = False  # exactly so many, where the server knows this field
     headers: tuple[tuple[str, str], ...] = ()
+    classes: Mapping[str, float] = field(default_factory=dict)  # shares of the requests
+    tenants: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+
+    @property
+    def variants(self) -> int:
+        """How many requests are made beforehand."""
+        return _MIXED if self.classes or self.tenants else VARIANTS
+
+    def headers_of(self, number: int) -> tuple[tuple[str, str], ...]:
+        """The headers of one request: those of all, and its own class and tenant."""
+        rng = np.random.default_rng([self.seed, 6, number])
+        found = list(self.headers)
+        for header, shares in (
+            ("Headway-Priority", self.classes),
+            ("Headway-Tenant", self.tenants),
+        ):
+            if shares:
+                weights = np.array(list(shares.values()))
+                drawn = rng.choice(len(weights), p=weights / weights.sum())
+                found.append((header, list(shares)[drawn]))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +141,7 @@ def find_target(probe: Probe, wanted: Wanted) -> Target:
         is_binary = "binary_tensor_data" in about.get("extensions", ())
     exchanges = [
         (_binary if is_binary else _plain)(address, path, inputs, number, wanted)
-        for number in range(VARIANTS)
+        for number in range(wanted.variants)
     ]
     api = "v2 binary" if is_binary else "v2 JSON"
     return Target(address, path, api, model, server.strip(), exchanges)
@@ -140,11 +162,11 @@ def _openai(probe: Probe, wanted: Wanted) -> Target:
             max_tokens=wanted.max_tokens,
             ignore_eos=wanted.ignore_eos,
         )
-        for number in range(VARIANTS)
+        for number in range(wanted.variants)
     ]
     exchanges = [
-        post(address, path, body, headers=wanted.headers, is_stream=is_stream(body))
-        for body in bodies
+        post(address, path, body, headers=wanted.headers_of(number), is_stream=is_stream(body))
+        for number, body in enumerate(bodies)
     ]
     return Target(address, path, f"OpenAI {api}", model, "a server", exchanges)
 
@@ -164,7 +186,13 @@ def _is_route(address: Address) -> bool:
 
 
 def _as_given(address: Address, path: str, wanted: Wanted) -> list[Exchange]:
-    return [post(address, path, body, headers=wanted.headers) for body in wanted.bodies]
+    bodies = wanted.bodies
+    if wanted.variants > VARIANTS:
+        bodies = [bodies[number % len(bodies)] for number in range(wanted.variants)]
+    return [
+        post(address, path, body, headers=wanted.headers_of(number))
+        for number, body in enumerate(bodies)
+    ]
 
 
 def _only_model(probe: Probe) -> str:
@@ -211,7 +239,7 @@ def _plain(
 ) -> Exchange:
     rng = np.random.default_rng([wanted.seed, 5, number])
     mark, body = json_body(inputs, f"bench-{number}", rng, _length(wanted, number))
-    return post(address, path, body, mark, headers=wanted.headers)
+    return post(address, path, body, mark, headers=wanted.headers_of(number))
 
 
 def _binary(
@@ -219,7 +247,7 @@ def _binary(
 ) -> Exchange:
     rng = np.random.default_rng([wanted.seed, 5, number])
     mark, head, body = binary_body(inputs, f"bench-{number}", rng, _length(wanted, number))
-    fields = (*wanted.headers, ("Inference-Header-Content-Length", str(len(head))))
+    fields = (*wanted.headers_of(number), ("Inference-Header-Content-Length", str(len(head))))
     kind = "application/octet-stream"
     return post(address, path, head + body, mark, headers=fields, content_type=kind)
 

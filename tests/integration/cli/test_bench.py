@@ -13,6 +13,7 @@ import pytest
 from real_server import Server
 
 from headway.cli.main import main
+from headway.loadgen.target import Wanted
 
 MEASURED = (0, 3)  # a busy machine may make a run invalid; it then says so
 
@@ -244,6 +245,30 @@ def test_what_is_not_answered_in_time_has_failed(capsys: pytest.CaptureFixture[s
     assert code == 3
     assert point["answered"] < point["offered"]
     assert set(point["errors"]) <= {"no answer in 0.3 s", "unanswered"}
+
+
+def test_deadlines_classes_tenants_and_clients_that_leave_are_load(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--model", "double", "--rate", "100", "--classes", "high=1,low=1", "--tenants", "a,b")
+    assert main(["bench", server.url, *load]) == 2
+    assert "NAME=SHARE" in capsys.readouterr().err
+    load = (*load[:-1], "a=1,b=8", "--deadline-ms", "5000")
+    _, [point] = bench(capsys, server.url, *load, *QUICK)
+    assert not point["errors"]
+    with tcp_server(answering(0.05)) as url:
+        _, [point] = bench(capsys, url, "--data", "1", "--rate", "50", "--cancel", "50%", *QUICK)
+    assert set(point["errors"]) <= {"left by --cancel", "unanswered"}
+    assert point["errors"]["left by --cancel"] > 1
+    assert point["answered"] > 1
+
+
+def test_requests_have_the_class_and_the_tenant_of_their_share() -> None:
+    wanted = Wanted(classes={"high": 1, "low": 3}, tenants={"a": 1, "b": 1})
+    drawn = [dict(wanted.headers_of(number)) for number in range(wanted.variants)]
+    high = sum(each["Headway-Priority"] == "high" for each in drawn)
+    assert high == pytest.approx(256, abs=50)
+    assert {each["Headway-Tenant"] for each in drawn} == {"a", "b"}
 
 
 # ---- OpenAI's routes
