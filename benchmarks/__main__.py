@@ -23,6 +23,7 @@ from benchmarks import (
     scheduling,
     serving,
     tool_calls,
+    tune_command,
 )
 from benchmarks.peers import http_beside_engine
 from benchmarks.peers import run as peers
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **closed_http.BENCHMARKS,
     **bench_command.BENCHMARKS,
     **fairness.BENCHMARKS,
+    **tune_command.BENCHMARKS,
     **attacks.BENCHMARKS,
     **peers.BENCHMARKS,
     **http_beside_engine.BENCHMARKS,

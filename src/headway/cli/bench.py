@@ -3,30 +3,27 @@
 import argparse
 import json
 import math
-import ssl
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli import bench_flags as read
 from headway.cli import simulate_flags as flags
+from headway.cli.bench_requests import check, law_of, probe_of, slo_s, tls_of, wanted_of
 from headway.cli.health import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
-from headway.errors import ConfigError
-from headway.lab.traces import read_trace
 from headway.loadgen.against import in_turns, ratios
 from headway.loadgen.against import told as compared
 from headway.loadgen.connection import Refused, opener
 from headway.loadgen.driver import MAX_IN_FLIGHT, Driver, Tick
-from headway.loadgen.exchange import Address
 from headway.loadgen.openai_bodies import OPENAI_PATHS
 from headway.loadgen.report import Point, table, to_json
 from headway.loadgen.search import Objective, Search
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing, swept
-from headway.loadgen.target import Probe, Target, Unreachable, Wanted, find_target, read_bodies
+from headway.loadgen.target import Target, Unreachable, find_target
 from headway.loadgen.tokens import TokenLimits
 
 if TYPE_CHECKING:
@@ -38,9 +35,7 @@ _SECONDS, _FIND_S = 10.0, 3.0
 _BUDGET_S = 58.0  # of --find
 _FIRST_CONNECTIONS, _FIRST_S, _FIRST_SHARE = 64, 1.0, 0.7
 _ROUNDS = 5  # of --against
-_MAX_TOKENS = 64
 _LOST_TICKS = 3
-_MANY_LENGTHS = 4096
 
 _DESCRIPTION = """\
 Measure a server under load: any that speaks KServe v2 or OpenAI's API, or takes JSON.
@@ -104,6 +99,7 @@ _HELP = {
     "--seed": "of all random numbers; default 0",
     "--ca": "PEM; the authority that signed the server's certificate",
     "--insecure": "accept any certificate (on this machine)",
+    "--plot": "also draw them (.png, .svg, .pdf)",
     "--json": "print the results as a JSON list",
 }
 
@@ -157,15 +153,16 @@ def add_parser(commands: "Commands") -> None:
     add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K")
     add("--ca", metavar="FILE")
     add("--insecure", action="store_true")
+    add("--plot", type=Path, metavar="FILE")
     add("--json", action="store_true")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
+    check(arguments)
     if arguments.seconds is None:
         arguments.seconds = _FIND_S if arguments.find else _SECONDS
-    law, probe, wanted = _law(arguments), _probe(arguments, arguments.url), _wanted(arguments)
+    law, probe, wanted = law_of(arguments), probe_of(arguments, arguments.url), wanted_of(arguments)
     objective = None
     if arguments.find:
         with naming("--find"):
@@ -177,7 +174,7 @@ def run(arguments: argparse.Namespace) -> int:
             if objective is not None:
                 return _find(arguments, bench, target, objective, progress)
             if arguments.against:
-                other = find_target(_probe(arguments, arguments.against), wanted)
+                other = find_target(probe_of(arguments, arguments.against), wanted)
                 with _driver(arguments, other, progress) as second:
                     theirs = _bench(arguments, second, other, law)
                     return _compare(arguments, (bench, target), (theirs, other), progress)
@@ -188,8 +185,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json([to_json(point) for point in points])
     else:
-        print(f"{_title(arguments, target)}\n\n{table(points, _slo_s(arguments))}")
+        print(f"{_title(arguments, target)}\n\n{table(points, slo_s(arguments))}")
+    _plot(arguments, target, points)
     return exit_code(points)
+
+
+def _plot(arguments: argparse.Namespace, target: Target, points: Sequence[Point]) -> None:
+    if arguments.plot is None:
+        return
+    from headway.loadgen.picture import draw
+
+    with naming("--plot"):
+        draw(points, arguments.plot, title=_title(arguments, target))
+    print(f"wrote {arguments.plot}", file=sys.stderr)
 
 
 def _find(
@@ -218,8 +226,9 @@ def _find(
     if arguments.json:
         _print_json({"search": found.to_json(), "probes": [to_json(each) for each in found.probes]})
     else:
-        print(f"{_title(arguments, target)}\n\n{table(found.probes, _slo_s(arguments))}")
+        print(f"{_title(arguments, target)}\n\n{table(found.probes, slo_s(arguments))}")
         print(f"\n{found.told()}")
+    _plot(arguments, target, found.probes)
     if not found.had_room:
         return NOT_VALID
     return 1 if found.rate_rps is None else 0
@@ -261,7 +270,7 @@ def _compare(
         _print_json({"second_over_first": told, "points": measured})
     else:
         for points, (_, target) in zip(pairs, (ours, theirs), strict=True):
-            print(f"{_title(arguments, target)}\n\n{table(points, _slo_s(arguments))}\n")
+            print(f"{_title(arguments, target)}\n\n{table(points, slo_s(arguments))}\n")
         print(compared(found, ours[1].address.url, theirs[1].address.url))
     is_valid = all(point.summary.is_valid for points in pairs for point in points)
     return 0 if is_valid else NOT_VALID
@@ -306,7 +315,7 @@ def _driver(
     arguments: argparse.Namespace, target: Target, progress: "Progress"
 ) -> Iterator[Driver]:
     with Driver(
-        opener(target.address, _tls(arguments, target.address)),
+        opener(target.address, tls_of(arguments, target.address)),
         target.exchanges,
         timeout_s=arguments.timeout,
         max_in_flight=arguments.max_in_flight,
@@ -323,127 +332,13 @@ def _bench(arguments: argparse.Namespace, driver: Driver, target: Target, law: A
         law,
         Timing(arguments.seconds, arguments.warm_up, arguments.timeout),
         arguments.seed,
-        _slo_s(arguments),
+        slo_s(arguments),
         target.address.url,
         TokenLimits(
             first_s=math.inf if arguments.first_ms is None else arguments.first_ms / 1e3,
             between_s=math.inf if arguments.between_ms is None else arguments.between_ms / 1e3,
         ),
     )
-
-
-# ---- flags
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    if arguments.rate and arguments.concurrency:
-        raise ConfigError("--rate is an open loop, --concurrency a closed one: one of them")
-    if arguments.arrivals is not None and not (arguments.rate or arguments.find):
-        raise ConfigError("needs --rate", field="--arrivals")
-    if arguments.find and (arguments.rate or arguments.concurrency or arguments.against):
-        raise ConfigError("finds the rate itself, on one server", field="--find")
-    if arguments.against and len((*arguments.rate, *arguments.concurrency)) != 1:
-        raise ConfigError("needs one load: --rate or --concurrency", field="--against")
-    _check_tokens(arguments)
-    if arguments.data is not None and arguments.body is not None:
-        raise ConfigError("--data and --body both say what to send: one of them")
-    made = {"--shape": arguments.shape, "--lengths": arguments.lengths}
-    made["--rows"] = arguments.rows != 1
-    for flag, value in made.items():
-        if value and (arguments.data is not None or arguments.body is not None):
-            raise ConfigError(
-                "is about requests that bench makes, not about given ones", field=flag
-            )
-
-
-def _check_tokens(arguments: argparse.Namespace) -> None:
-    made = arguments.data is None and arguments.body is None
-    generates = arguments.api in ("chat", "completions")
-    for flag in ("max_tokens", "ignore_eos", "first_ms", "between_ms"):
-        is_body = flag in ("max_tokens", "ignore_eos")
-        if getattr(arguments, flag) and not (generates and (made or not is_body)):
-            said = "is for answers that bench asks for with --api chat or completions"
-            raise ConfigError(said, field=f"--{flag.replace('_', '-')}")
-    if arguments.api != "auto":
-        for flag in ("shape", "json_tensors"):
-            if getattr(arguments, flag):
-                raise ConfigError("is about tensors of v2", field=f"--{flag.replace('_', '-')}")
-        if arguments.rows != 1:
-            raise ConfigError("is about tensors of v2", field="--rows")
-
-
-def _law(arguments: argparse.Namespace) -> ArrivalLaw:
-    spec: flags.ArrivalSpec | None = arguments.arrivals
-    if spec is None:
-        return ArrivalLaw("poisson")
-    if spec.clients:
-        raise ConfigError("a closed loop is asked for with --concurrency", field="--arrivals")
-    if spec.rate_rps is not None:
-        raise ConfigError("the rate is given by --rate", field="--arrivals")
-    trace = None if spec.file is None else read_trace(spec.file)
-    return ArrivalLaw(spec.kind, spec.options, trace)
-
-
-def _wanted(arguments: argparse.Namespace) -> Wanted:
-    spec: flags.LengthSpec | None = arguments.lengths
-    bodies: list[bytes] = []
-    if arguments.body is not None:
-        bodies = read_bodies(arguments.body)
-    elif arguments.data is not None:
-        try:
-            json.loads(arguments.data)
-        except ValueError as error:
-            raise ConfigError(f"no JSON: {error}", field="--data") from error
-        bodies = [arguments.data.encode()]
-    return Wanted(
-        model=arguments.model,
-        rows=arguments.rows,
-        shapes=dict(arguments.shape),
-        lengths=None if spec is None else spec.sizes(_MANY_LENGTHS, arguments.seed),
-        is_binary=False if arguments.json_tensors else None,
-        api=arguments.api,
-        max_tokens=arguments.max_tokens or _MAX_TOKENS,
-        ignore_eos=arguments.ignore_eos,
-        bodies=bodies,
-        headers=_all_headers(arguments),
-        classes=arguments.classes,
-        tenants=arguments.tenants,
-        seed=arguments.seed,
-    )
-
-
-def _headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
-    key = [("Authorization", f"Bearer {arguments.key}")] if arguments.key else []
-    return (*key, *arguments.header)
-
-
-def _all_headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
-    found = _headers(arguments)
-    if arguments.deadline_ms is not None:
-        found = (*found, ("Headway-Timeout-Ms", f"{arguments.deadline_ms:g}"))
-    return found
-
-
-def _probe(arguments: argparse.Namespace, url: str) -> Probe:
-    address = Address.parse(url)
-    return Probe(address, _headers(arguments), _tls(arguments, address))
-
-
-def _tls(arguments: argparse.Namespace, address: Address) -> ssl.SSLContext | None:
-    if not address.is_tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=arguments.ca)
-    except OSError as error:
-        raise ConfigError(f"{arguments.ca}: {error}", field="--ca") from error
-    if arguments.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _slo_s(arguments: argparse.Namespace) -> float | None:
-    return None if arguments.slo_ms is None else arguments.slo_ms / 1e3
 
 
 # ---- progress

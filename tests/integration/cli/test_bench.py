@@ -340,3 +340,17 @@ def test_flags_of_another_api_are_refused(
 ) -> None:
     assert main(["bench", server.url, *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_sweep_is_drawn(
+    server: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "sweep.png"
+    load = ("--model", "double", "--rate", "50,100", *QUICK, "--plot", str(picture))
+    code, points = bench(capsys, server.url, *load)
+    assert code in MEASURED
+    assert len(points) == 2
+    assert picture.stat().st_size > 1000
+    assert main(["bench", server.url, *load[:-1], str(tmp_path / "a.txt")]) == 2
+    assert "--plot" in capsys.readouterr().err
