@@ -302,6 +302,14 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         False
     )
     metrics: Annotated[bool, _doc("record and serve /metrics")] = True
+    load_port: Annotated[
+        int,
+        _doc(
+            "port for HAProxy's agent check and /metrics/load, without a key; 0: any, -1: none",
+            ge=-1,
+            le=65535,
+        ),
+    ] = -1
     access_log: Annotated[bool, _doc("log one line for each request")] = False
     log_format: Annotated[Literal["text", "json"], _doc("form of log lines")] = "text"
     log_level: Annotated[

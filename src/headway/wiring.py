@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 # A parent server listens, and so decides these.
 _LISTENING = frozenset(
     [
-        *("host", "port", "grpc_port", "max_connections", "max_handshakes"),
+        *("host", "port", "grpc_port", "load_port", "max_connections", "max_handshakes"),
         *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
         *("keep_alive_s", "stop_delay_s", "max_connections_per_address", "stream_interval_s"),
         *("tls_cert", "tls_key", "tls_client_ca"),

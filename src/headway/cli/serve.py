@@ -41,7 +41,7 @@ the file.
 """
 # Every setting of ModelConfig and ServerConfig, as the help lists them.
 FLAG_GROUPS = {
-    "addresses": ("host", "port", "grpc_port", "server_name", "shared_memory"),
+    "addresses": ("host", "port", "grpc_port", "load_port", "server_name", "shared_memory"),
     "how calls are batched": (
         *("max_batch_size", "max_wait_ms", "max_batch_cost", "slo_ms", "slo_percentile"),
         *("timeout_ms", "max_queue", "policy", "order", "tenants"),

@@ -44,6 +44,7 @@ from headway.server.families.responses import responses
 from headway.server.families.v2 import handlers as v2
 from headway.server.families.web.handlers import WebPages
 from headway.server.garbage import GarbagePauses
+from headway.server.load_port import LoadPort
 from headway.server.observing import Observing
 from headway.server.pages import PagesApp
 from headway.server.service.inference import Inference, inference_over
@@ -124,6 +125,8 @@ async def run(
             pauses = GarbagePauses(registry, observing.history)
             watchdog = notify.SystemdWatchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
+            if config.server.load_port >= 0:
+                front_ends.append(make_load_port(registry, config.server, observing))
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             watchdog.start()
             try:
@@ -310,6 +313,12 @@ def make_grpc(
 
     inference = inference_over(models, config, version=VERSION)
     return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
+
+
+def make_load_port(registry: Registry, config: ServerConfig, observing: Observing) -> LoadPort:
+    if observing.metrics is None:
+        raise ConfigError("needs metrics", field="load_port")
+    return LoadPort(observing.metrics.load, registry, config)
 
 
 def check_grpc() -> None:

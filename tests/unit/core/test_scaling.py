@@ -5,7 +5,7 @@ import pytest
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import CostTable
 from headway.core.items import Item, Run
-from headway.core.lifecycle.scaling import LOADING_WORK, WorkRate, replicas_for
+from headway.core.lifecycle.scaling import LOADING_WORK, WorkRate, replicas_for, weight_percent
 from headway.core.policy import Policy
 
 FLAT = CostTable((1, 2, 4, 8), None, ((0.010,), (0.010,), (0.010,), (0.010,)))
@@ -81,3 +81,7 @@ def test_a_queue_of_long_items_is_more_work_than_one_of_short_items() -> None:
 
 def test_the_work_of_a_model_that_was_never_timed_is_the_time_it_ran() -> None:
     assert run_all(Scheduler(Policy(max_batch_size=8)), Item(1, 0.0)) == pytest.approx(0.010)
+
+
+def test_a_balancers_weight_falls_with_the_queue_and_never_to_nothing() -> None:
+    assert [weight_percent(each) for each in (0.0, 0.05, 0.45, 1000.0)] == [100, 50, 10, 1]

@@ -18,6 +18,7 @@ TARGET_LOAD: Final = 0.7  # of each replica: the rest is for bursts
 LOADING_WORK: Final = 0.5
 
 _WINDOW_S = 5.0
+_USUAL_S = 0.05  # a queue of so many seconds halves a balancer's weight
 _STEP_S = 0.25  # between two readings that are kept
 
 
@@ -29,6 +30,11 @@ def replicas_for(
     by_load = load / target_load
     by_queue = queued_s / target_wait_s
     return max(0, math.ceil(max(by_load, by_queue) - 1e-9))
+
+
+def weight_percent(queued_s: float) -> int:
+    """A balancer's weight for a replica, of the weight that it has with an empty queue."""
+    return max(1, round(100.0 * _USUAL_S / (_USUAL_S + max(0.0, queued_s))))
 
 
 class WorkRate:

@@ -57,7 +57,8 @@ class MetricsPage:
             answer = await handler(request, *given, **params)
             form = request.headers.get(ORCA_ASKED)
             if form is not None:
-                text = self._metrics.load.orca(form)
+                pace = self._metrics.pace_of(params.get("model", ""))
+                text = self._metrics.load.orca(form, pace)
                 if text is not None:
                     answer.headers = (*answer.headers, (ORCA, text))
             return answer

@@ -312,7 +312,10 @@ def test_the_load_comes_with_an_answer_in_the_form_that_is_asked_for(
     assert re.match(r"TEXT application_utilization=[\d.]+, named_metrics.queue_seconds=", text)
     form, _, figures = (told(**{"endpoint-load-metrics-format": "JSON"}) or "").partition(" ")
     assert form == "JSON"
-    assert json.loads(figures)["named_metrics"]["queued_requests"] == 0
+    named = json.loads(figures)["named_metrics"]
+    assert named["queued_requests"] == 0
+    assert named["batch_seconds"] > 0
+    assert named["batch_rows"] >= 1
 
 
 def test_a_server_that_loads_counts_as_work_and_fewer_than_a_full_one(tmp_path: Path) -> None:
