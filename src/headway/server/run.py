@@ -125,8 +125,7 @@ async def run(
             pauses = GarbagePauses(registry, observing.history)
             watchdog = notify.SystemdWatchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
-            if config.server.load_port >= 0:
-                front_ends.append(make_load_port(registry, config.server, observing))
+            front_ends += make_load_port(registry, config.server, observing)
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             watchdog.start()
             try:
@@ -315,10 +314,15 @@ def make_grpc(
     return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
 
 
-def make_load_port(registry: Registry, config: ServerConfig, observing: Observing) -> LoadPort:
+def make_load_port(
+    registry: Registry, config: ServerConfig, observing: Observing
+) -> Sequence[LoadPort]:
+    """None, where it is not wanted."""
+    if config.load_port < 0:
+        return ()
     if observing.metrics is None:
         raise ConfigError("needs metrics", field="load_port")
-    return LoadPort(observing.metrics.load, registry, config)
+    return (LoadPort(observing.metrics.load, registry, config),)
 
 
 def check_grpc() -> None:
