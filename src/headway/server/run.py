@@ -124,8 +124,7 @@ async def run(
 
             pauses = GarbagePauses(registry, observing.history)
             watchdog = notify.SystemdWatchdog(lambda: registry.is_live)
-            front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
-            front_ends += make_load_port(registry, config.server, observing)
+            front_ends = [http, *beside_http(grpc, registry, config.server, observing)]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             watchdog.start()
             try:
@@ -314,15 +313,16 @@ def make_grpc(
     return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
 
 
-def make_load_port(
-    registry: Registry, config: ServerConfig, observing: Observing
-) -> Sequence[LoadPort]:
-    """None, where it is not wanted."""
+def beside_http(
+    grpc: "GrpcServer | None", registry: Registry, config: ServerConfig, observing: Observing
+) -> Sequence[FrontEnd]:
+    """The other front ends that are wanted."""
+    wanted: list[FrontEnd] = [] if grpc is None else [grpc]
     if config.load_port < 0:
-        return ()
+        return wanted
     if observing.metrics is None:
         raise ConfigError("needs metrics", field="load_port")
-    return (LoadPort(observing.metrics.load, registry, config),)
+    return [*wanted, LoadPort(observing.metrics.load, registry, config)]
 
 
 def check_grpc() -> None:
