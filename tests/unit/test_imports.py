@@ -57,6 +57,7 @@ TABLE = {
     "offline": row("", "msgspec"),  # `headway map`
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "loadgen": row("core lab wire", "numpy httptools msgspec hpack"),  # `headway bench`
+    "conformance": row("loadgen server.grpc", "numpy grpc"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "wire": row("", "httptools hpack"),
     "server": row("wire core runtime hosting model models signature config observe version", "*"),

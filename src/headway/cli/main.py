@@ -28,6 +28,7 @@ _COMMANDS = {
     "demo": "demo",
     "bench": "bench",
     "profile": "profile",
+    "conformance": "conformance",
     "tune": "tune",
     "record": "record",
     "simulate": "simulate",

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ _INTEGERS = {
     "UINT64": np.uint64,
 }
 _FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
+DTYPES: Mapping[str, type] = {**_INTEGERS, **_FLOATS, "BOOL": np.bool_}  # but BYTES
 _TEXT = (
     "the time between two trains is short enough when nobody on the platform looks at a clock "
     "and long enough when every seat is taken so that no one has to stand for the whole ride"
@@ -47,7 +48,7 @@ class TensorInput:
     ) -> "TensorInput":
         """From the model's metadata. The first axis without a length is that of the rows."""
         name, datatype = about["name"], about["datatype"]
-        if datatype not in (*_INTEGERS, *_FLOATS, "BOOL", "BYTES"):
+        if datatype not in (*DTYPES, "BYTES"):
             raise ConfigError(f"the input {name} is {datatype}, for which bench makes no values")
         declared = tuple(about["shape"])
         if shape is not None:

@@ -1,0 +1,55 @@
+"""A check of one clause of the specification, and what came of it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+Asked = TypeVar("Asked")
+
+
+class Outcome(Enum):
+    KEPT = "kept"
+    BROKEN = "BROKEN"
+    NOT_OFFERED = "not offered"
+
+
+class Broken(Exception):
+    """The server does not do what the clause says."""
+
+
+class NotOffered(Exception):
+    """The clause is about something that this server does not claim to have."""
+
+
+class Check(NamedTuple, Generic[Asked]):
+    clause: str  # the document, and the heading in it
+    what: str
+    run: Callable[[Asked], str | None]  # what is to be said though the clause is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the report."""
+
+    clause: str
+    what: str
+    outcome: Outcome
+    why: str = ""
+
+
+def run_all(checks: Iterable[Check[Asked]], asked: Asked) -> Iterator[Line]:
+    for clause, what, run in checks:
+        try:
+            remark = run(asked)
+        except Broken as error:
+            yield Line(clause, what, Outcome.BROKEN, str(error))
+        except NotOffered as error:
+            yield Line(clause, what, Outcome.NOT_OFFERED, str(error))
+        else:
+            yield Line(clause, what, Outcome.KEPT, remark or "")
+
+
+def hold(condition: object, otherwise: str) -> None:
+    if not condition:
+        raise Broken(otherwise)
