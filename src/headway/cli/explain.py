@@ -7,8 +7,10 @@ import sys
 import urllib.parse
 import urllib.request
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.explain_trace import chrome_trace
 from headway.cli.health import DEFAULT_URL, add_tls, tls_of
 from headway.errors import ConfigError
 
@@ -16,12 +18,13 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _KEY = "HEADWAY_API_KEY"
+_MOST_BATCHES = 4096  # in one answer of a server
 
 
 def add_parser(commands: "Commands") -> None:
     parser = commands.add_parser(
         "explain",
-        usage="%(prog)s [REQUEST-ID | --slowest N | --batch N] [options]",
+        usage="%(prog)s [REQUEST-ID | --slowest N | --batch N | --trace FILE] [options]",
         help="why was a request slow?",
         description="Asks a running server where the time of its last requests went: which batch "
         "each was in, why that left, what held it, and what would change it. The server keeps the "
@@ -37,6 +40,9 @@ def add_parser(commands: "Commands") -> None:
         "--slowest", type=int, default=10, metavar="N", help="the N slowest requests; default: 10"
     )
     what.add_argument("--batch", type=int, metavar="N", help="the batch of this number")
+    what.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the last batches for Perfetto"
+    )
     parser.add_argument("--model", default="", metavar="NAME", help="of this model only")
     parser.add_argument(
         "--url", default=DEFAULT_URL, metavar="URL", help=f"the server; default: {DEFAULT_URL}"
@@ -51,7 +57,9 @@ def add_parser(commands: "Commands") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     path, asked = "/admin/explain/requests", {"model": arguments.model}
-    if arguments.batch is not None:
+    if arguments.trace is not None:
+        path, asked["limit"] = "/admin/explain", _MOST_BATCHES
+    elif arguments.batch is not None:
         path, asked["batch"] = "/admin/explain", arguments.batch
     elif arguments.request is not None:
         asked["id"] = arguments.request
@@ -60,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     found = ask(arguments, path, asked)
     if found is None:
         return 1
+    if arguments.trace is not None:
+        return _write_trace(found, arguments.trace)
     if arguments.json:
         print(json.dumps(found, indent=2))
     elif arguments.batch is not None:
@@ -96,6 +106,16 @@ def _error_in(body: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         return ""
     return str(error["message"] if isinstance(error, dict) else error)
+
+
+def _write_trace(found: Any, path: Path) -> int:
+    try:
+        path.write_text(json.dumps(chrome_trace(found)))
+    except OSError as error:
+        raise ConfigError(f"--trace {path}: {error.strerror}") from None
+    count = len(found["batches"]) + len(found["answers"])
+    print(f"{path}: {count} batches and answers; https://ui.perfetto.dev opens it")
+    return 0
 
 
 def _say_requests(found: Any, *, is_one: bool) -> None:

@@ -1,11 +1,14 @@
 """`GET /admin/explain` of a real server: the last batches and what went wrong."""
 
+import itertools
+import json
 import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from real_server import Server
@@ -172,6 +175,42 @@ def test_the_slowest_come_first_and_the_command_tells_them(server: Server) -> No
     assert told.stdout.startswith("gate, version 1: batch 1 on worker 0: 1 item")
     assert (told := headway("never")).returncode == 1
     assert told.stderr.startswith("headway: request 'never' is not among the last ")
+
+
+def test_the_last_batches_are_a_trace_that_perfetto_opens(server: Server, tmp_path: Path) -> None:
+    """The format's own rules: slices of a track are nested, spans begin and end in pairs."""
+    for number in range(5):
+        server.http.post("/v1/predict/root", json=float(number))
+    path = tmp_path / "trace.json"
+    command = [sys.executable, "-m", "headway", "explain", "--url", server.url]
+    told = subprocess.run(
+        [*command, "--trace", path, "--model", "root"], check=True, capture_output=True, text=True
+    )
+    assert "ui.perfetto.dev" in told.stdout
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {each["args"]["name"] for each in events if each["ph"] == "M"}
+    assert {"root version 1", "worker 0"} <= names
+    slices = [each for each in events if each["ph"] == "X"]
+    assert len(slices) >= 5
+    for before, after in itertools.pairwise(sorted(slices, key=lambda each: each["ts"])):
+        assert before["tid"] != after["tid"] or before["ts"] + before["dur"] <= after["ts"]
+    assert {"reason", "batch_cap", "ran_ms"} <= set(slices[0]["args"])
+    spans: dict[str, list[Any]] = {}
+    for each in (each for each in events if each["ph"] in "be"):
+        spans.setdefault(each["id"], []).append(each)
+    for span in spans.values():
+        opened: list[str] = []
+        assert [each["ts"] for each in span] == sorted(each["ts"] for each in span)
+        for each in span:
+            if each["ph"] == "b":
+                opened.append(each["name"])
+            else:
+                assert opened.pop() == each["name"]
+        assert opened == []
+    nowhere = subprocess.run(
+        [*command, "--trace", tmp_path], check=False, capture_output=True, text=True
+    )
+    assert (nowhere.returncode, "--trace" in nowhere.stderr) == (2, True)
 
 
 def test_a_wrong_query_is_refused_by_name(server: Server) -> None:
