@@ -24,7 +24,8 @@ _MOST_BATCHES = 4096  # in one answer of a server
 def add_parser(commands: "Commands") -> None:
     parser = commands.add_parser(
         "explain",
-        usage="%(prog)s [REQUEST-ID | --slowest N | --batch N | --trace FILE] [options]",
+        usage="%(prog)s [REQUEST-ID | --slowest N | --batch N | --trace FILE | --what-if SETTINGS] "
+        "[options]",
         help="why was a request slow?",
         description="Asks a running server where the time of its last requests went: which batch "
         "each was in, why that left, what held it, and what would change it. The server keeps the "
@@ -43,6 +44,12 @@ def add_parser(commands: "Commands") -> None:
     what.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the last batches for Perfetto"
     )
+    what.add_argument(
+        "--what-if",
+        metavar="SETTINGS",
+        help="replay the last batches through the simulator with other settings, as "
+        "max_batch_size=16,max_wait_ms=5",
+    )
     parser.add_argument("--model", default="", metavar="NAME", help="of this model only")
     parser.add_argument(
         "--url", default=DEFAULT_URL, metavar="URL", help=f"the server; default: {DEFAULT_URL}"
@@ -56,16 +63,9 @@ def add_parser(commands: "Commands") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    path, asked = "/admin/explain/requests", {"model": arguments.model}
-    if arguments.trace is not None:
-        path, asked["limit"] = "/admin/explain", _MOST_BATCHES
-    elif arguments.batch is not None:
-        path, asked["batch"] = "/admin/explain", arguments.batch
-    elif arguments.request is not None:
-        asked["id"] = arguments.request
-    else:
-        asked["slowest"] = arguments.slowest
-    found = ask(arguments, path, asked)
+    if arguments.what_if is not None:
+        return _say_what_if(arguments)
+    found = ask(arguments, *_question(arguments))
     if found is None:
         return 1
     if arguments.trace is not None:
@@ -76,6 +76,30 @@ def run(arguments: argparse.Namespace) -> int:
         return _say_batches(found["batches"], arguments.batch)
     else:
         _say_requests(found, is_one=arguments.request is not None)
+    return 0
+
+
+def _question(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The route and its query."""
+    asked: dict[str, Any] = {"model": arguments.model}
+    if arguments.trace is not None:
+        return "/admin/explain", {**asked, "limit": _MOST_BATCHES}
+    if arguments.batch is not None:
+        return "/admin/explain", {**asked, "batch": arguments.batch}
+    if arguments.request is not None:
+        return "/admin/explain/requests", {**asked, "id": arguments.request}
+    return "/admin/explain/requests", {**asked, "slowest": arguments.slowest}
+
+
+def _say_what_if(arguments: argparse.Namespace) -> int:
+    from headway.cli.explain_what_if import changes_of, what_if  # needs numpy
+
+    changes = changes_of(arguments.what_if)
+    asked = {"model": arguments.model, "limit": _MOST_BATCHES}
+    found = ask(arguments, "/admin/explain", asked)
+    if found is None:
+        return 1
+    print("\n".join(what_if(found, changes)))
     return 0
 
 

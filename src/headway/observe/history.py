@@ -7,11 +7,13 @@ items, for each version of a model; whoever reads it makes sense of it.
 import heapq
 import itertools
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headway.core.generation.sequence import Finished, FinishReason
+from headway.core.policy import Policy
 from headway.observe.requests import (
     MOST_REQUESTS,
     DirectRequest,
@@ -102,6 +104,9 @@ class Observable(Protocol):
 
     name: str
 
+    @property
+    def policy(self) -> Policy: ...
+
     def observe(self, observer: Observer) -> None: ...
 
     def follow(
@@ -129,6 +134,7 @@ class ModelHistory:
         self.requests: deque[DirectRequest] = deque(maxlen=MOST_REQUESTS)  # that had no task
         self.forgotten = 0  # the number of the last batch that had to make room
         self.pauses = pauses
+        self.batcher: Callable[[], Observable | None] = lambda: None
         self.is_over = False
         self._items = 0
         self._numbers = numbers
@@ -235,6 +241,7 @@ class History:
         history = self.add(batcher.name, version)
         batcher.observe(history.observe)
         batcher.follow(history.queued, is_optional=True)
+        history.batcher = weakref.ref(batcher)
         return history
 
     def add(self, model: str, version: str) -> ModelHistory:

@@ -265,14 +265,15 @@ def _queued(seen: _Seen) -> Cause:
         return Cause("queued", f"every worker was busy for {_ms(queued_s)}", "more workers")
     longest_s, longest = max(ahead, key=lambda each: each[0])
     batch = longest.event.batch
-    if longest_s > queued_s / _TWICE:
-        ran_s = _ended_at(longest) - batch.fired_at
+    ran_s = _ended_at(longest) - batch.fired_at
+    if longest_s > queued_s / _TWICE and ran_s > _TWICE * seen.parts["run"]:
         why = (
             f"it waited behind a long batch: batch {batch.id} ({batch.rows} rows"
             f"{_sized(batch.size)}) took {_ms(ran_s)}, and no worker was free"
         )
         return Cause("long_batch", why, "more workers, a smaller max_batch_size or max_batch_cost")
-    why = f"{len(ahead)} batches ran while it waited, and no worker was free"
+    many = "1 batch" if len(ahead) == 1 else f"{len(ahead)} batches"
+    why = f"{many} ran while it waited, and no worker was free"
     return Cause("behind_others", why, "more workers, or fewer requests")
 
 

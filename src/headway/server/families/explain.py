@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headway.core.items import Batch, Item
+from headway.core.policy import Policy
 from headway.errors import InvalidInput, NotFound
 from headway.observe.history import (
     MOST_BATCHES,
@@ -100,6 +101,11 @@ class Explain:
                 "next": found.next,
                 "left_out": found.left_out,
                 "has_gap": found.has_gap,
+                "models": [
+                    {"model": each.model, "version": each.version, "settings": _settings(policy)}
+                    for each in self._history.models(is_visible)
+                    if (batcher := each.batcher()) is not None and (policy := batcher.policy)
+                ],
                 "batches": [_batch(*each, at, ids, is_told=told) for each in chosen],
                 "answers": [_answer(*each, at) for each in found.answers],
                 "incidents": [_incident(*each, at) for each in found.incidents],
@@ -175,6 +181,23 @@ def _request_ids(
         (id(model), item): request.id
         for request in requests_of(history, models)
         for model, item in request.items
+    }
+
+
+def _settings(policy: Policy) -> dict[str, Any]:
+    """The settings in force, as headway.toml has them."""
+    return {
+        "policy": policy.firing.value,
+        "max_batch_size": policy.max_batch_size,
+        "max_batch_cost": policy.max_batch_cost,
+        "max_wait_ms": None if policy.max_wait_s is None else _ms(policy.max_wait_s),
+        "max_queue": policy.max_queue,
+        "slo_ms": None if policy.slo_s is None else _ms(policy.slo_s),
+        "slo_percentile": policy.slo_percentile,
+        "order": policy.order.value,
+        "compose": policy.compose.value,
+        "workers": policy.workers,
+        "tenants": dict(policy.tenant_weights),
     }
 
 
