@@ -33,6 +33,7 @@ TAGS = {
     "anthropic": "Anthropic",
     "huggingface": "Hugging Face and text-embeddings-inference",
     "cohere": "Cohere",
+    "ollama": "Ollama",
     "v2": "KServe v2 and Triton",
     "v1": "KServe v1",
     "": "This server itself",

@@ -27,6 +27,7 @@ from headway.server.cors import CorsApp
 from headway.server.families import admin, cohere, drain, kserve_v1, what_if
 from headway.server.families.anthropic import messages
 from headway.server.families.huggingface import handlers as huggingface
+from headway.server.families.ollama import handlers as ollama
 from headway.server.families.openai import (
     audio,
     chat,
@@ -275,6 +276,7 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         audio.Audio(inference),
         images.Images(inference),
         cohere.Cohere(inference),
+        ollama.Ollama(inference),
         huggingface.HuggingFace(inference, plain_json),
         kserve_v1.Instances(inference),
         plain_json,

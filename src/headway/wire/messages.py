@@ -104,6 +104,7 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None: ...
 
 
+EVENT_STREAM = "text/event-stream; charset=utf-8"
 # For server-sent events: tells nginx to send each one at once instead of collecting them.
 EVENT_HEADERS: Headers = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
 
@@ -123,7 +124,7 @@ class StreamResponse:
         self,
         chunks: AsyncIterator[bytes],
         status: int = 200,
-        content_type: str = "text/event-stream; charset=utf-8",
+        content_type: str = EVENT_STREAM,
         headers: Headers = (),
     ) -> None:
         self.chunks = chunks

@@ -60,7 +60,7 @@ def test_a_stream_has_its_events_in_their_order(http: httpx.Client) -> None:
     whole = http.post("/v1/messages", json=ASKED).json()
     events = events_of(http.post("/v1/messages", json={**ASKED, "stream": True}).text)
     kinds = [each["type"] for each in events]
-    assert kinds[:3] == ["message_start", "content_block_start", "ping"]
+    assert kinds[:3] == ["message_start", "ping", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     assert set(kinds[3:-3]) == {"content_block_delta"}
     begun = events[0]["message"]
@@ -150,8 +150,18 @@ def test_an_answer_has_the_form_that_is_asked_for(http: httpx.Client) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"temperature": -1}, "temperature: "),
         ({"stop_sequences": ["x"] * 17}, "stop_sequences: 17 texts"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking: this field is not"),
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools: this field is not supported"),
+        ({"thinking": {"type": "never"}}, "thinking.type: 'never' is not one of"),
+        ({"thinking": {"type": "enabled", "display": "omitted"}}, "thinking.display: "),
+        ({"tools": [{"type": "web_search_20250305"}]}, "tools[0].type: 'web_search_20250305' is"),
+        ({"tools": [{"name": "f", "input_schema": 1}]}, "tools[0].input_schema: a JSON schema"),
+        ({"tools": [{"name": "f g"}]}, "tools[0].name: "),
+        ({"tools": [{"name": "f", "taste": 1}]}, "tools[0].taste: this field is not"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools to choose"),
+        (
+            {"tools": [{"name": "f"}], "tool_choice": {"type": "tool", "name": "g"}},
+            "tool_choice.name: there is no tool 'g'",
+        ),
+        ({"output_config": {"effort": "a lot"}}, "output_config.effort: "),
         ({"inference_geo": "us"}, "inference_geo: this field is not supported"),
         ({"stop": ["x"]}, "stop: there is no such field"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format: "),

@@ -15,6 +15,7 @@ from described import check_described
 
 pytestmark = pytest.mark.real_time
 HELLO = [{"role": "user", "content": "Hello"}]
+FUNCTION = {"type": "function", "name": "f"}
 ASKED: dict[str, Any] = {
     "model": "tiny",
     "input": "Hello",
@@ -196,6 +197,18 @@ def test_the_client_asks_and_streams(client: openai.OpenAI, http: httpx.Client) 
         ({"tools": [{"type": "code_interpreter"}]}, "tools[0].type: 'code_interpreter' is not"),
         ({"tools": [{"type": "mcp"}]}, "tools[0].type: 'mcp' is not supported"),
         ({"tool_choice": "required"}, "tool_choice: "),
+        ({"tools": [{"type": "custom", "name": "f"}]}, "tools[0].type: 'custom' is not"),
+        ({"tools": [{"type": "function", "name": "f g"}]}, "tools[0].name: "),
+        (
+            {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}},
+            "tool_choice.name: there is no tool 'g'",
+        ),
+        (
+            {"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "tools": []}},
+            "tool_choice.mode: ",
+        ),
+        ({"reasoning": {"effort": "a lot"}}, "reasoning.effort: "),
+        ({"input": [{"type": "function_call", "call_id": "a"}]}, "input[0].name: a text"),
         ({"include": ["everything"]}, "include[0]: 'everything' is not supported"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type: "),
         ({"text": {"taste": 1}}, "text.taste: "),

@@ -20,7 +20,7 @@ from headway.wire.messages import Request
 
 Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # at the top
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at `\$\.(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")  # at the top
 SMALL_BYTES = 128 * 2**10  # decoded in the event loop: that takes a few milliseconds at most
 MAX_VALUES = 2**20  # of a larger one; each becomes an object
@@ -122,7 +122,9 @@ def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
     found = _UNKNOWN.fullmatch(str(error))
     if found is None:
         return str(error)
-    name = found[1]
+    name, place = found[1], found[3]
+    if place:
+        return f"{place:.60}.{name:.60}: there is no such field"
     known = {**dict.fromkeys(getattr(kind, "NEUTRAL", {}), ""), **getattr(kind, "UNSUPPORTED", {})}
     instead: str | None = known.get(name)
     if instead is not None:

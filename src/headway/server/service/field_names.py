@@ -1,5 +1,6 @@
 """An error about a field, in the words of the dialect that the caller speaks."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -8,12 +9,14 @@ from headway.errors import InvalidInput
 
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """`names`: of OpenAI's fields, as errors begin with them. The first that fits counts."""
+    """`names`: patterns of OpenAI's fields, as errors begin with them, and the dialect's own. The
+    first that fits counts."""
     try:
         yield
     except InvalidInput as error:
         text = str(error)
-        for name, own in names.items():
-            if text.startswith(name) and text[len(name) : len(name) + 1] in (":", ".", "["):
-                raise type(error)(own + text[len(name) :]) from error.__cause__
+        for pattern, own in names.items():
+            said, found = re.subn(rf"\A{pattern}(?=[:.\[])", own, text, count=1)
+            if found:
+                raise type(error)(said) from error.__cause__
         raise

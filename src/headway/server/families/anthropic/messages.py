@@ -4,18 +4,15 @@ from typing import TypedDict
 
 import msgspec
 
-from headway.models.chat.chats import ChatPrompt
 from headway.server.auth.access import Access
 from headway.server.families.anthropic.reading import (
     FIELDS,
     CountRequest,
     MessagesRequest,
     chat_of,
-    format_of,
-    messages_of,
 )
 from headway.server.families.anthropic.writing import Message, MessageWriter
-from headway.server.families.openai.chat import begin_chat, encoded_chat
+from headway.server.families.openai.chat import begin_chat, chat_prompt, encoded_chat
 from headway.server.families.openai.generation_request import language_of
 from headway.server.families.openai.writer import answered
 from headway.server.service.field_names import renamed
@@ -65,14 +62,14 @@ class Messages:
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held(), renamed(FIELDS):
             begun = await begin_chat(request, chat, served, chat.messages, fills_context=True)
-            writer = MessageWriter(chat, served.name, begun.usage, begun.ask)
+            writer = MessageWriter(chat, served.name, begun)
             return await answered(begun.stream, writer, as_events=asked.stream)
 
     async def count_tokens(self, request: Request, asked: CountRequest) -> Response:
-        messages = messages_of(asked)
-        format_of(asked)  # it is no part of the prompt, but refused where an answer's would be
+        chat = chat_of(asked)
         served = await find_or_wake(self._inference, request, asked.model)
-        with served.held():
-            ids = await encoded_chat(language_of(served), ChatPrompt(messages))
+        with served.held(), renamed(FIELDS):
+            prompt = chat_prompt(chat, chat.messages)
+            ids = await encoded_chat(language_of(served), prompt)
         counted: InputTokens = {"input_tokens": len(ids)}
         return Response(msgspec.json.encode(counted))

@@ -1,6 +1,6 @@
 """Requests in Anthropic's dialect, as a chat: one field of theirs for one of ours."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -13,25 +13,32 @@ from headway.server.families.openai.chat_messages import MOST_MESSAGES
 
 # Of ours, in errors: theirs.
 FIELDS = {
-    "response_format.json_schema": "output_config.format",
-    "response_format": "output_config.format",
+    r"response_format(\.json_schema)?": "output_config.format",
     "stop": "stop_sequences",
+    r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    r"tool_choice\.function": "tool_choice",
+    "reasoning_effort": "output_config.effort",
 }
 _ROLES = ("user", "assistant", "system")
-_TEXT: Neutral = {"cache_control": dict, "citations": ([],)}  # prefixes are shared without it
+_CACHED: Neutral = {"cache_control": dict}  # prefixes are shared without it
+_BLOCK: Neutral = {**_CACHED, "citations": ([],), "signature": str}
+_TOOL: Neutral = {
+    **_CACHED,
+    **dict.fromkeys(("defer_loading", "eager_input_streaming"), (False, True)),
+    "allowed_callers": (["direct"],),
+}
 _KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 _NEUTRAL: Neutral = {
-    "cache_control": dict,
+    **_CACHED,
     "container": (),
     "context_management": ({}, {"edits": []}, _KEEPS_ALL),
     "mcp_servers": ([],),
     "metadata": dict,
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
-    "thinking": ({"type": "disabled"},),
-    "tool_choice": ({"type": "none"}, {"type": "auto"}),  # without tools it does not matter
-    "tools": ([],),
 }
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,6 +53,9 @@ class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     model: str
     messages: list[dict[str, Any]]
     system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None  # its tokens count towards max_tokens, nothing else
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None  # the older name of output_config.format
 
@@ -59,32 +69,110 @@ class MessagesRequest(CountRequest, frozen=True, forbid_unknown_fields=True, kw_
     top_k: int | None = None
 
 
-def chat_of(asked: MessagesRequest) -> ChatRequest:
+def chat_of(asked: CountRequest) -> ChatRequest:
+    """Raises InvalidInput, which names the place in Anthropic's words."""
+    more: dict[str, Any] = {}
+    if isinstance(asked, MessagesRequest):
+        more = {
+            "max_tokens": asked.max_tokens,
+            "stop": asked.stop_sequences or None,
+            "stream": asked.stream,
+            "temperature": asked.temperature,
+            "top_p": asked.top_p,
+            "top_k": asked.top_k,
+        }
+    effort, form = _output(asked)
+    choice = asked.tool_choice or {}
     return ChatRequest(
         model=asked.model,
-        messages=messages_of(asked),
-        max_tokens=asked.max_tokens,
-        stop=asked.stop_sequences or None,
-        stream=asked.stream,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        response_format=format_of(asked),
+        messages=_messages(asked),
+        tools=[_tool(each, f"tools[{i}]") for i, each in enumerate(asked.tools or ())] or None,
+        tool_choice=_choice(choice),
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use", False),
+        chat_template_kwargs=_thinking(asked.thinking or {}),
+        reasoning_effort=effort,
+        response_format=form,
+        **more,
     )
 
 
-def messages_of(asked: CountRequest) -> list[dict[str, Any]]:
-    """The messages as templates take them. Raises InvalidInput, which names the place."""
+def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported; the server has no tools")
+    known = ("name", "description", "input_schema", "strict", "type", "input_examples")
+    for name, value in tool.items():
+        if name not in known and not is_neutral(name, value, _TOOL):
+            raise InvalidInput(f"{where}.{name}: this field is not supported")
+    if tool.get("input_examples"):
+        raise InvalidInput(f"{where}.input_examples: put examples into the description")
+    function = {name: tool.get(name) for name in ("name", "description", "strict")}
+    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
+
+
+def _choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    for name in choice.keys() - {"type", "name", "disable_parallel_tool_use"}:
+        raise InvalidInput(f"tool_choice.{name}: there is no such field")
+    kind = choice.get("type")
+    if not choice or kind in _CHOICES:
+        return None if kind is None else _CHOICES[kind]
+    if kind != "tool":
+        known = ", ".join([*_CHOICES, "tool"])
+        raise InvalidInput(f"tool_choice.type: {kind!r:.40} is unknown; there are {known}")
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _thinking(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """For the model's template. A model that does not think answers as it always does."""
+    if not given:
+        return None
+    kind = given.get("type")
+    if kind not in ("enabled", "adaptive", "disabled"):
+        raise InvalidInput(f"thinking.type: {kind!r:.40} is not one of enabled, adaptive, disabled")
+    for name, value in given.items():
+        is_budget = name == "budget_tokens" and isinstance(value, int)
+        neutral: Neutral = {"display": ("summarized",)}
+        if name != "type" and not is_budget and not is_neutral(name, value, neutral):
+            raise InvalidInput(f"thinking.{name}: this field is not supported")
+    return {"enable_thinking": kind != "disabled"}
+
+
+def _output(asked: CountRequest) -> tuple[Any, dict[str, Any] | None]:
+    """How much effort an answer is worth, and its form as OpenAI's field has it."""
+    config = {name: each for name, each in (asked.output_config or {}).items() if each is not None}
+    effort = config.pop("effort", None)
+    if effort not in (None, "low", "medium", "high", "xhigh", "max"):
+        raise InvalidInput(f"output_config.effort: {effort!r:.40} is unknown")
+    form, where = config.pop("format", None), "output_config.format"
+    for name in config:
+        raise InvalidInput(f"output_config.{name}: this field is not supported")
+    if form is None:
+        form, where = asked.output_format, "output_format"
+    if form is None:
+        return effort, None
+    if not isinstance(form, dict) or form.get("type") != "json_schema" or "schema" not in form:
+        raise InvalidInput(f"{where}: an object with type json_schema and a schema is expected")
+    for name in form.keys() - {"type", "schema"}:
+        raise InvalidInput(f"{where}.{name}: there is no such field")
+    return effort, {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
+
+
+# ---- messages
+
+
+def _messages(asked: CountRequest) -> list[dict[str, Any]]:
+    """The messages as OpenAI has them: what tools gave is a message of its own."""
     if not asked.messages:
         raise InvalidInput("messages: at least one is expected")
     if len(asked.messages) > MOST_MESSAGES:
         raise InvalidInput(
             f"messages: {len(asked.messages)} messages; at most {MOST_MESSAGES} are allowed"
         )
-    found = []
+    found: list[dict[str, Any]] = []
     if asked.system:
         found.append({"role": "system", "content": _text(asked.system, "system")})
-    found += [_message(each, f"messages[{i}]") for i, each in enumerate(asked.messages)]
+    for index, message in enumerate(asked.messages):
+        found += _turn(message, f"messages[{index}]")
     if found[-1]["role"] == "assistant":
         raise InvalidInput(
             f"messages[{len(asked.messages) - 1}].role: the last message is the assistant's; "
@@ -93,14 +181,34 @@ def messages_of(asked: CountRequest) -> list[dict[str, Any]]:
     return found
 
 
-def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _turn(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     role = message.get("role")
     if role not in _ROLES:
         raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {', '.join(_ROLES)}")
     for name in message:
         if name not in ("role", "content"):
             raise InvalidInput(f"{where}.{name}: there is no such field")
-    return {"role": role, "content": _text(message.get("content"), f"{where}.content")}
+    content, where = message.get("content"), f"{where}.content"
+    if isinstance(content, list):
+        return _of_blocks(role, content, where)
+    return [{"role": role, "content": _text(content, where)}]
+
+
+def _of_blocks(role: str, content: list[Any], where: str) -> list[dict[str, Any]]:
+    found: dict[str, list[Any]] = {}
+    for index, block in enumerate(content):
+        kind = str(block.get("type")) if isinstance(block, dict) else ""
+        read: Callable[[Any, str], Any] = _BLOCKS[role].get(kind, _block)
+        found.setdefault(kind, []).append(read(block, f"{where}[{index}]"))
+    results = found.get("tool_result", [])
+    if results and "text" not in found:
+        return results
+    made: dict[str, Any] = {"role": role, "content": "\n".join(found.get("text", []))}
+    if "tool_use" in found:
+        made["tool_calls"] = found["tool_use"]
+    if "thinking" in found:
+        made["reasoning_content"] = "".join(found["thinking"])
+    return [*results, made]
 
 
 def _text(content: Any, where: str) -> str:
@@ -116,27 +224,50 @@ def _block(block: Any, where: str) -> str:
         raise InvalidInput(f"{where}: an object with a type is expected")
     kind = block.get("type")
     if kind != "text":
-        raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported; only text is")
+        raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported here")
+    return _field(block, where, "text")
+
+
+def _field(block: Mapping[str, Any], where: str, field: str) -> str:
+    """A block's one text."""
+    _check_fields(block, where, ("type", field))
+    if not isinstance(block.get(field), str):
+        raise InvalidInput(f"{where}.{field}: a text is expected")
+    return str(block[field])
+
+
+def _check_fields(block: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
     for name, value in block.items():
-        if name not in ("type", "text") and not is_neutral(name, value, _TEXT):
+        if name not in known and not is_neutral(name, value, _BLOCK):
             raise InvalidInput(f"{where}.{name}: this field is not supported")
-    if not isinstance(block.get("text"), str):
-        raise InvalidInput(f"{where}.text: a text is expected")
-    return str(block["text"])
 
 
-def format_of(asked: CountRequest) -> dict[str, Any] | None:
-    """The form of the answer, as OpenAI's field has it."""
-    config = {name: each for name, each in (asked.output_config or {}).items() if each is not None}
-    form, field = config.pop("format", None), "output_config.format"
-    for name in config:
-        raise InvalidInput(f"output_config.{name}: this field is not supported")
-    if form is None:
-        form, field = asked.output_format, "output_format"
-    if form is None:
-        return None
-    if not isinstance(form, dict) or form.get("type") != "json_schema" or "schema" not in form:
-        raise InvalidInput(f"{field}: an object with type json_schema and a schema is expected")
-    for name in form.keys() - {"type", "schema"}:
-        raise InvalidInput(f"{field}.{name}: there is no such field")
-    return {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
+def _result(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    _check_fields(block, where, ("type", "tool_use_id", "content", "is_error"))
+    if not isinstance(block.get("tool_use_id"), str):
+        raise InvalidInput(f"{where}.tool_use_id: a text is expected")
+    text = _text(block.get("content") or "", f"{where}.content")
+    said = f"Error: {text}" if block.get("is_error") is True else text
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}
+
+
+def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    _check_fields(block, where, ("type", "id", "name", "input", "caller"))
+    for name in ("id", "name"):
+        if not isinstance(block.get(name), str):
+            raise InvalidInput(f"{where}.{name}: a text is expected")
+    if not isinstance(block.get("input"), dict):
+        raise InvalidInput(f"{where}.input: an object is expected")
+    function = {"name": block["name"], "arguments": block["input"]}
+    return {"id": block["id"], "type": "function", "function": function}
+
+
+def _thought(block: Mapping[str, Any], where: str) -> str:
+    return _field(block, where, "thinking")
+
+
+_BLOCKS: dict[str, dict[str, Callable[[Any, str], Any]]] = {  # beside text
+    "user": {"tool_result": _result},
+    "assistant": {"tool_use": _call, "thinking": _thought},
+    "system": {},
+}

@@ -1,15 +1,14 @@
 """Answers in Anthropic's dialect: a message of blocks, whole or as events in their order."""
 
 import uuid
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
 from headway.errors import HeadwayError
 from headway.hosting.generation.pieces import AnswerPiece
-from headway.hosting.registry import Ask
-from headway.server.families.openai.answers import UsageCount
-from headway.server.families.openai.chat import ChatRequest
+from headway.server.families.openai.answer_blocks import AnswerBlocks, Block, BlockEvent
+from headway.server.families.openai.chat import BegunChat, ChatRequest
 from headway.server.families.openai.writer import Writer
 from headway.server.service.anthropic_errors import anthropic_error
 from headway.server.service.errors import status_of
@@ -24,9 +23,22 @@ class MessageUsage(TypedDict):
     output_tokens: int
 
 
-class TextBlock(TypedDict):
-    type: Literal["text"]
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
     text: str
+
+
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str = ""  # nothing here checks one
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ContentBlock: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class Message(TypedDict):
@@ -34,7 +46,7 @@ class Message(TypedDict):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[TextBlock]
+    content: list[ContentBlock]
     stop_reason: str | None
     stop_sequence: str | None
     usage: MessageUsage
@@ -49,44 +61,42 @@ def error_event(error: HeadwayError) -> bytes:
     return b"event: error\ndata: " + _encode(body) + b"\n\n"
 
 
+_DELTAS = {  # of each kind of block, up to the text
+    "text": b'"text_delta","text":',
+    "reasoning": b'"thinking_delta","thinking":',
+    "call": b'"input_json_delta","partial_json":',
+}
+
+
 class MessageWriter(Writer):
     error_of = staticmethod(error_event)
 
-    def __init__(self, asked: ChatRequest, model: str, usage: UsageCount, ask: Ask) -> None:
-        super().__init__(asked, {}, usage, ask)
+    def __init__(self, asked: ChatRequest, model: str, begun: BegunChat) -> None:
+        super().__init__(asked, {}, begun.usage, begun.ask)
         self._asked = asked
         self._model = model
+        self._blocks = AnswerBlocks(begun.reading, begun.usage)
         self._last: AnswerPiece | None = None
-        self._delta = b""  # the beginning of each event of a text; empty: there was none yet
+        self._is_begun = False
 
     def piece(self, piece: AnswerPiece) -> bytes:
-        if piece.finish_reason is None and self._delta:  # the hot path
-            return self._delta + _encode(piece.text) + b"}}\n\n"
-        written = b"" if self._delta else self._start()
-        if piece.text:
-            written += self._delta + _encode(piece.text) + b"}}\n\n"
+        written = b"" if self._is_begun else self._start()
+        for event in self._blocks.read(piece):
+            written += _event_of(event)
         if piece.finish_reason is not None:
             self._usage.add(piece)
             self._last = piece
         return written
 
     def _start(self) -> bytes:
-        self._delta = (
-            b"event: content_block_delta\n"
-            b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":'
-        )
-        block = {"type": "text", "text": ""}
-        return (
-            named_event("message_start", message=self._message([], None))
-            + named_event("content_block_start", index=0, content_block=block)
-            + named_event("ping")
-        )
+        self._is_begun = True
+        return named_event("message_start", message=self._message([], None)) + named_event("ping")
 
     def tail(self) -> bytes:
         told = {} if self._story is None else {"headway": self._usage.headway()}
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
         return (
-            named_event("content_block_stop", index=0)
+            b"".join(map(_event_of, self._blocks.finish()))
             + named_event("message_delta", delta=delta, usage=self._counted(), **told)
             + named_event("message_stop")
         )
@@ -95,10 +105,10 @@ class MessageWriter(Writer):
         for piece in pieces:
             self._usage.add(piece)
         self._last = pieces[-1]
-        text = "".join(piece.text for piece in pieces)
-        return self._message([{"type": "text", "text": text}], self._stop_reason())
+        blocks = [_whole(block) for block in self._blocks.read_all(pieces)]
+        return self._message([each for each in blocks if each is not None], self._stop_reason())
 
-    def _message(self, content: list[TextBlock], reason: str | None) -> Message:
+    def _message(self, content: list[ContentBlock], reason: str | None) -> Message:
         return {
             "id": f"msg_{uuid.uuid4().hex}",
             "type": "message",
@@ -114,6 +124,8 @@ class MessageWriter(Writer):
         assert self._last is not None
         if self._stop_sequence() is not None:
             return "stop_sequence"
+        if self._blocks.has_called and self._last.finish_reason == "stop":
+            return "tool_use"
         if self._last.finish_reason == "stop":
             return "end_turn"
         is_cut = self._usage.completion_tokens < (self._asked.max_tokens or 0)
@@ -131,3 +143,34 @@ class MessageWriter(Writer):
             "cache_read_input_tokens": cached,
             "output_tokens": usage["completion_tokens"],
         }
+
+
+def _event_of(event: BlockEvent) -> bytes:
+    block = event.block
+    if event.kind == "text":
+        return (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+            b'"delta":{"type":%b%b}}\n\n' % (block.index, _DELTAS[block.kind], _encode(event.text))
+        )
+    if event.kind == "close":
+        return named_event("content_block_stop", index=block.index)
+    begun: ContentBlock
+    if block.kind == "call":
+        begun = ToolUseBlock(block.id, block.name, {})
+    elif block.kind == "reasoning":
+        begun = ThinkingBlock("")
+    else:
+        begun = TextBlock("")
+    return named_event("content_block_start", index=block.index, content_block=begun)
+
+
+def _whole(block: Block) -> ContentBlock | None:
+    """None: half a call, where the answer was cut off."""
+    if block.kind == "text":
+        return TextBlock(block.text)
+    if block.kind == "reasoning":
+        return ThinkingBlock(block.text)
+    arguments = block.arguments
+    if arguments is None:
+        return None
+    return ToolUseBlock(block.id, block.name, arguments)

@@ -109,7 +109,7 @@ class ChatWriter(Writer):
         if choice not in self._begun:
             self._begun[choice] = b""
             written += self._delta(choice, b'{"role":"assistant","content":""}')
-        deltas = [_delta_of(part) for part in _parts_of(piece, reader, self._usage)]
+        deltas = [_delta_of(part) for part in parts_of(piece, reader, self._usage)]
         entry = chat_entry(piece, self._language)
         logprobs = None if entry is None else {"content": [entry], "refusal": None}
         if not deltas and (logprobs is not None or self._counts):
@@ -146,7 +146,7 @@ class ChatWriter(Writer):
             message = {"role": "assistant", "content": text, "refusal": None}
         else:
             message = message_of(
-                [part for piece in own for part in _parts_of(piece, reader, self._usage)]
+                [part for piece in own for part in parts_of(piece, reader, self._usage)]
             )
         return {
             "index": index,
@@ -174,7 +174,7 @@ class ChatWriter(Writer):
         return event_of(made)
 
 
-def _parts_of(piece: AnswerPiece, reader: AnswerReader, usage: UsageCount) -> list[AnswerPart]:
+def parts_of(piece: AnswerPiece, reader: AnswerReader, usage: UsageCount) -> list[AnswerPart]:
     parts = reader.read(piece.text, int(piece.token is not None))
     if piece.finish_reason is not None:
         parts += reader.finish()

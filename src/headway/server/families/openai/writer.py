@@ -19,7 +19,14 @@ from headway.server.families.openai.generation_request import GenerationRequest,
 from headway.server.service.errors import param_of, status_of
 from headway.server.service.event_stream import Events, Pumping
 from headway.server.service.openai_errors import openai_error
-from headway.wire.messages import EVENT_HEADERS, Answer, Headers, Response, StreamResponse
+from headway.wire.messages import (
+    EVENT_HEADERS,
+    EVENT_STREAM,
+    Answer,
+    Headers,
+    Response,
+    StreamResponse,
+)
 
 DONE = b"data: [DONE]\n\n"
 
@@ -39,6 +46,7 @@ class Writer:
     """Encodes one request's answers: as events, or whole."""
 
     error_of = staticmethod(error_event)
+    content_type = EVENT_STREAM
 
     def __init__(
         self, asked: GenerationRequest, head: Mapping[str, Any], usage: UsageCount, ask: Ask
@@ -82,7 +90,7 @@ async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> 
         if as_events:
             events = Events(stream, writer.piece, writer.error_of, writer.tail)
             await events.start()
-            return StreamResponse(events, headers=EVENT_HEADERS)
+            return StreamResponse(events, content_type=writer.content_type, headers=EVENT_HEADERS)
         pieces = await gathered(stream)
     except InputTooLarge as error:
         raise too_long(error) from None

@@ -38,6 +38,7 @@ TAGS = {
     "anthropic": "For Anthropic's clients",
     "huggingface": "For Hugging Face's and TEI's clients",
     "cohere": "For Cohere's client",
+    "ollama": "For Ollama's clients",
     "v1": "KServe v1, the protocol of TensorFlow Serving",
     "v2": "KServe v2 / Open Inference Protocol, with Triton's extensions",
 }

@@ -1,27 +1,35 @@
 """Requests of OpenAI's `/v1/responses`, as a chat: instructions and input items become messages."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.server.bodies.neutral import Neutral, is_neutral
-from headway.server.families.openai.chat import ChatRequest
-from headway.server.families.openai.chat_messages import MOST_MESSAGES
+from headway.server.families.openai.chat import ChatRequest, Effort
+from headway.server.families.openai.chat_messages import MOST_MESSAGES, call_arguments
 
 # Of a chat's fields, in errors: theirs.
 FIELDS = {
-    "response_format.json_schema": "text.format",
-    "response_format": "text.format",
+    r"response_format(\.json_schema)?": "text.format",
     "max_tokens": "max_output_tokens",
     "messages": "input",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    r"tool_choice\.function": "tool_choice",
+    r"(tool_choice)\.allowed_tools((?:\.\w+(?:\[\d+\])?)*?)(?:\.function)?": r"\1\2",
+    "reasoning_effort": "reasoning.effort",
 }
 _STATELESS = "the server keeps no answers; send all of the input again"
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _MESSAGE: Neutral = {**dict.fromkeys(("id", "phase", "status"), str)}
-_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_PARTS = {
+    **dict.fromkeys(
+        ("input_text", "output_text", "text", "summary_text", "reasoning_text"), "text"
+    ),
+    "refusal": "refusal",
+}
 _PART: Neutral = {"annotations": ([],), "logprobs": ([],)}
 # More of what only tools have that run on the server, or of what the answer has anyway.
 _INCLUDED = (
@@ -35,6 +43,12 @@ _INCLUDED = (
 )
 # Tools of the server that agents offer wherever they run, and do without.
 _SKIPPED = ("image_generation", "namespace", "tool_search", "web_search", "web_search_preview")
+_TOOL: Neutral = {
+    **dict.fromkeys(("async", "defer_loading"), (False,)),
+    "allowed_callers": (["direct"],),
+    "output_schema": dict,  # says how results look
+}
+_SKIPPED_IN_THOUGHT = ("type", "id", "status", "encrypted_content", "summary", "content")
 
 
 class ResponsesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -87,11 +101,13 @@ def chat_of(asked: ResponsesRequest) -> ChatRequest:
     for index, each in enumerate(asked.include or ()):
         if each not in _INCLUDED:
             raise InvalidInput(f"include[{index}]: {each!r:.60} is not supported")
-    _check_tools(asked)
-    _check_reasoning(asked.reasoning or {})
     return ChatRequest(
         model=asked.model,
         messages=_messages(asked),
+        tools=_tools(asked.tools or []) or None,
+        tool_choice=_choice(asked.tool_choice),
+        parallel_tool_calls=asked.parallel_tool_calls,
+        reasoning_effort=_effort(asked.reasoning or {}),
         max_tokens=asked.max_output_tokens,
         stream=asked.stream,
         temperature=asked.temperature,
@@ -102,19 +118,43 @@ def chat_of(asked: ResponsesRequest) -> ChatRequest:
     )
 
 
-def _check_tools(asked: ResponsesRequest) -> None:
-    for index, tool in enumerate(asked.tools or ()):
+def _tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for index, tool in enumerate(tools):
         kind = tool.get("type")
-        if kind not in _SKIPPED:
-            raise InvalidInput(f"tools[{index}].type: {kind!r:.40} is not supported")
-    if asked.tool_choice not in (None, "none", "auto"):
-        raise InvalidInput("tool_choice: there are no tools to choose")
+        if kind in _SKIPPED:
+            continue
+        if kind != "function":
+            raise InvalidInput(f"tools[{index}].type: {kind!r:.40} is not supported; function is")
+        function = {name: each for name, each in tool.items() if name != "type"}
+        for name in [name for name, each in function.items() if is_neutral(name, each, _TOOL)]:
+            del function[name]
+        found.append({"type": "function", "function": function})
+    return found
 
 
-def _check_reasoning(given: Mapping[str, Any]) -> None:
+def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """As the chat has it: what is chosen lies one level deeper."""
+    if not isinstance(choice, dict):
+        return choice
+    kind = choice.get("type")
+    if kind == "function":
+        return {"type": kind, "function": {"name": choice.get("name")}}
+    if kind == "allowed_tools" and isinstance(choice.get("tools"), list):
+        tools = [_choice(each) for each in choice["tools"]]
+        return {"type": kind, "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
+    raise InvalidInput(f"tool_choice.type: {kind!r:.40} is not supported; function is")
+
+
+def _effort(given: Mapping[str, Any]) -> Any:
     for name, value in given.items():
-        if not is_neutral(name, value, {"summary": ("auto",), "generate_summary": ("auto",)}):
+        summary: Neutral = dict.fromkeys(("summary", "generate_summary"), ("auto",))
+        if name != "effort" and not is_neutral(name, value, summary):
             raise InvalidInput(f"reasoning.{name}: this field is not supported")
+    effort = given.get("effort")
+    if effort not in (None, *get_args(Effort)):
+        raise InvalidInput(f"reasoning.effort: {effort!r:.40} is unknown")
+    return effort
 
 
 def _format(text: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -145,33 +185,81 @@ def _messages(asked: ResponsesRequest) -> list[dict[str, Any]]:
         raise InvalidInput(f"input: {len(items)} items; at most {MOST_MESSAGES} are allowed")
     found = [] if not asked.instructions else [{"role": "system", "content": asked.instructions}]
     for index, item in enumerate(items):
-        _add(found, _message(item, f"input[{index}]"))
+        _add(found, item, f"input[{index}]")
     return found
 
 
-def _add(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """What the system says at the beginning is one message: many templates take no second."""
-    is_second = len(messages) == 1 and messages[0]["role"] == message["role"] == "system"
-    if is_second:
-        messages[0]["content"] += "\n\n" + message["content"]
-    else:
-        messages.append(message)
-
-
-def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    """Add an item. What the assistant thinks, says and calls in one turn is one message."""
     kind = item.get("type", "message")
-    if kind == "item_reference":
-        raise InvalidInput(f"{where}.type: 'item_reference' is not supported; {_STATELESS}")
-    if kind != "message":
-        raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported; there is message")
+    add = _ADDS.get(kind) if isinstance(kind, str) else None
+    if add is None:
+        why = _STATELESS if kind == "item_reference" else f"there are {', '.join(_ADDS)}"
+        raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported; {why}")
+    add(messages, item, where)
+
+
+def _add_message(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
     role = item.get("role")
     known = _ROLES.get(role) if isinstance(role, str) else None
     if known is None:
         raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {', '.join(_ROLES)}")
+    _check_fields(item, where, ("type", "role", "content"))
+    text = _text(item.get("content"), f"{where}.content")
+    last = messages[-1] if messages else {}
+    if len(messages) == 1 and known == "system" == last["role"]:
+        last["content"] += "\n\n" + text  # many templates take no second one
+    elif known == "assistant" and last.keys() == {"role", "content", "reasoning_content"}:
+        last["content"] = text
+    else:
+        messages.append({"role": known, "content": text})
+
+
+def _add_thought(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    _check_fields(item, where, _SKIPPED_IN_THOUGHT)
+    parts = item.get("content") or item.get("summary") or []
+    if not isinstance(parts, list):
+        raise InvalidInput(f"{where}.content: a list of parts is expected")
+    text = _text(parts, f"{where}.content")
+    if text:
+        messages.append({"role": "assistant", "content": "", "reasoning_content": text})
+
+
+def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    _check_fields(item, where, ("type", "call_id", "name", "arguments"))
+    for name in ("call_id", "name", "arguments"):
+        if not isinstance(item.get(name), str):
+            raise InvalidInput(f"{where}.{name}: a text is expected")
+    function = {
+        "name": item["name"],
+        "arguments": call_arguments(item["arguments"], f"{where}.arguments"),
+    }
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    call = {"id": item["call_id"], "type": "function", "function": function}
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _add_output(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    _check_fields(item, where, ("type", "call_id", "output"))
+    if not isinstance(item.get("call_id"), str):
+        raise InvalidInput(f"{where}.call_id: a text is expected")
+    text = _text(item.get("output"), f"{where}.output")
+    messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
+
+
+_ADDS = {
+    "message": _add_message,
+    "reasoning": _add_thought,
+    "function_call": _add_call,
+    "function_call_output": _add_output,
+}
+
+
+def _check_fields(item: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
     for name, value in item.items():
-        if name not in ("type", "role", "content") and not is_neutral(name, value, _MESSAGE):
+        if name not in known and not is_neutral(name, value, _MESSAGE):
             raise InvalidInput(f"{where}.{name}: this field is not supported")
-    return {"role": known, "content": _text(item.get("content"), f"{where}.content")}
 
 
 def _text(content: Any, where: str) -> str:

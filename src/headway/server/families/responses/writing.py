@@ -2,12 +2,13 @@
 
 import time
 import uuid
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
 from headway.errors import HeadwayError
 from headway.hosting.generation.pieces import AnswerPiece
+from headway.server.families.openai.answer_blocks import AnswerBlocks, Block, BlockEvent
 from headway.server.families.openai.chat import BegunChat, ChatRequest
 from headway.server.families.openai.writer import DONE, Writer
 from headway.server.families.responses.reading import ResponsesRequest
@@ -41,12 +42,34 @@ class OutputText(TypedDict):
     logprobs: list[Any]
 
 
-class OutputMessage(TypedDict):
-    type: Literal["message"]
+class OutputMessage(msgspec.Struct, tag_field="type", tag="message"):
     id: str
     status: Status
-    role: Literal["assistant"]
     content: list[OutputText]
+    role: Literal["assistant"] = "assistant"
+
+
+class ReasoningText(TypedDict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    id: str
+    status: Status
+    content: list[ReasoningText]
+    summary: list[Any] = []  # the thoughts themselves are there
+
+
+class FunctionCall(msgspec.Struct, tag_field="type", tag="function_call"):
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    arguments: str  # a JSON object
+
+
+OutputItem: TypeAlias = OutputMessage | ReasoningItem | FunctionCall
 
 
 class ResponseObject(TypedDict):
@@ -58,7 +81,7 @@ class ResponseObject(TypedDict):
     error: dict[str, str] | None
     incomplete_details: dict[str, str] | None
     model: str
-    output: list[OutputMessage]
+    output: list[OutputItem]
     usage: ResponseUsage | None
     instructions: str | None
     max_output_tokens: int | None
@@ -84,101 +107,131 @@ class ResponseObject(TypedDict):
     truncation: str
 
 
+_EVENTS = {  # of each kind of block
+    "text": "response.output_text",
+    "reasoning": "response.reasoning_text",
+    "call": "response.function_call_arguments",
+}
+_IDS = {"text": "msg", "reasoning": "rs", "call": "fc"}
+
+
 class ResponseWriter(Writer):
     def __init__(
         self, asked: ResponsesRequest, chat: ChatRequest, model: str, begun: BegunChat
     ) -> None:
         super().__init__(chat, {}, begun.usage, begun.ask)
         self._response = _response(asked, model, begun)
-        self._item_id = f"msg_{uuid.uuid4().hex}"
-        self._place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-        self._texts: list[str] = []
+        self._blocks = AnswerBlocks(begun.reading, begun.usage)
+        self._unique = uuid.uuid4().hex  # the answer's, in the ids of its items
         self._status: Status = "in_progress"
         self._events = 0
-        self._delta = b""  # the beginning of each event of a text; empty: there was none yet
 
     def piece(self, piece: AnswerPiece) -> bytes:
-        written = b"" if self._delta else self._start()
-        text = piece.text
-        if text:
-            self._texts.append(text)
-            written += b'%b%b,"sequence_number":%d}\n\n' % (
-                self._delta,
-                _encode(text),
-                self._events,
-            )
-            self._events += 1
+        written = b"" if self._events else self._start()
+        for event in self._blocks.read(piece):
+            written += self._event_of(event)
         if piece.finish_reason is not None:
             self._end(piece)
         return written
 
     def _start(self) -> bytes:
-        kind = b"response.output_text.delta"
-        head = _encode({"type": kind.decode(), **self._place, "logprobs": []})
-        self._delta = b"event: %b\ndata: %b,%b" % (kind, head[:-1], b'"delta":')
-        return (
-            self._event("response.created", response=self._response)
-            + self._event("response.in_progress", response=self._response)
-            + self._event("response.output_item.added", output_index=0, item=self._item([]))
-            + self._event("response.content_part.added", **self._place, part=_part(""))
+        return self._event("response.created", response=self._response) + self._event(
+            "response.in_progress", response=self._response
         )
 
     def _end(self, piece: AnswerPiece) -> None:
         self._usage.add(piece)
         self._status = "completed" if piece.finish_reason == "stop" else "incomplete"
 
-    def tail(self) -> bytes:
-        text = "".join(self._texts)
-        told = {} if self._story is None else {"headway": self._usage.headway()}
-        item = self._item([_part(text)])
-        done = self._ended([item])
-        return (
-            self._event("response.output_text.done", **self._place, text=text, logprobs=[])
-            + self._event("response.content_part.done", **self._place, part=_part(text))
-            + self._event("response.output_item.done", output_index=0, item=item)
-            + self._event(f"response.{self._status}", response=done, **told)
-            + DONE
+    def _event_of(self, event: BlockEvent) -> bytes:
+        block, kind = event.block, _EVENTS[event.block.kind]
+        place: dict[str, Any] = {"item_id": self._id_of(block), "output_index": block.index}
+        more: dict[str, Any] = {}
+        if block.kind != "call":
+            place["content_index"] = 0
+            more = {"logprobs": []} if block.kind == "text" else {}
+        if event.kind == "text":
+            return self._event(f"{kind}.delta", **place, delta=event.text, **more)
+        if event.kind == "open":
+            item = self._item(block, "in_progress")
+            begun = self._event("response.output_item.added", output_index=block.index, item=item)
+            if block.kind == "call":
+                return begun
+            return begun + self._event(
+                "response.content_part.added", **place, part=_part(block.kind, "")
+            )
+        return self._close(block, kind, place, more)
+
+    def _close(self, block: Block, kind: str, place: dict[str, Any], more: dict[str, Any]) -> bytes:
+        text = block.text
+        if block.kind == "call":
+            written = self._event(f"{kind}.done", **place, name=block.name, arguments=text)
+        else:
+            part = _part(block.kind, text)
+            written = self._event(f"{kind}.done", **place, text=text, **more)
+            written += self._event("response.content_part.done", **place, part=part)
+        item = self._item(block, self._status_of(block))
+        return written + self._event(
+            "response.output_item.done", output_index=block.index, item=item
         )
+
+    def tail(self) -> bytes:
+        told = {} if self._story is None else {"headway": self._usage.headway()}
+        closed = b"".join(self._event_of(each) for each in self._blocks.finish())
+        done = self._ended()
+        return closed + self._event(f"response.{self._status}", response=done, **told) + DONE
 
     def error_of(self, error: HeadwayError) -> bytes:
         """The last event, for an error after the answer has begun."""
         self._status = "failed"
         status = status_of(error).http
         code = "rate_limit_exceeded" if status == 429 else "server_error"
-        failed = self._ended([]) | {"error": {"code": code, "message": str(error)}}
+        failed = self._ended() | {"error": {"code": code, "message": str(error)}}
         return self._event("response.failed", response=failed)
 
     def answer(self, pieces: list[AnswerPiece]) -> ResponseObject:
-        self._texts = [piece.text for piece in pieces]
+        self._blocks.read_all(pieces)
         self._end(pieces[-1])
-        return self._ended([self._item([_part("".join(self._texts))])])
+        return self._ended()
 
-    def _ended(self, output: list[OutputMessage]) -> ResponseObject:
+    def _ended(self) -> ResponseObject:
         ended = self._response.copy()
-        ended["status"], ended["output"] = self._status, output
+        ended["status"] = self._status
+        ended["output"] = [self._item(each, self._status_of(each)) for each in self._blocks.blocks]
         if self._status == "completed":
             ended["completed_at"] = int(time.time())
         elif self._status == "incomplete":
             ended["incomplete_details"] = {"reason": "max_output_tokens"}
         usage = self._usage.as_json()
         cached = usage["prompt_tokens_details"]["cached_tokens"]
+        thinking = usage.get("completion_tokens_details", {"reasoning_tokens": 0})
         ended["usage"] = {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": thinking["reasoning_tokens"]},
             "total_tokens": usage["total_tokens"],
         }
         return ended
 
-    def _item(self, content: list[OutputText]) -> OutputMessage:
-        return {
-            "type": "message",
-            "id": self._item_id,
-            "status": self._status,
-            "role": "assistant",
-            "content": content,
-        }
+    def _status_of(self, block: Block) -> Status:
+        """Of one that is closed: only the last may be cut off."""
+        is_last = block.index == len(self._blocks.blocks) - 1
+        is_cut = is_last and self._status in ("incomplete", "failed")
+        return "incomplete" if is_cut else "completed"
+
+    def _id_of(self, block: Block) -> str:
+        return f"{_IDS[block.kind]}_{self._unique}{block.index}"
+
+    def _item(self, block: Block, status: Status) -> OutputItem:
+        text, item_id = block.text, self._id_of(block)
+        if block.kind == "call":
+            return FunctionCall(item_id, status, block.id, block.name, text)
+        is_begun = status != "in_progress"
+        if block.kind == "reasoning":
+            thought: ReasoningText = {"type": "reasoning_text", "text": text}
+            return ReasoningItem(item_id, status, [thought] if is_begun else [])
+        return OutputMessage(item_id, status, [_text_part(text)] if is_begun else [])
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         data = _encode({"type": kind, "sequence_number": self._events, **fields})
@@ -186,7 +239,11 @@ class ResponseWriter(Writer):
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
-def _part(text: str) -> OutputText:
+def _part(kind: str, text: str) -> OutputText | ReasoningText:
+    return {"type": "reasoning_text", "text": text} if kind == "reasoning" else _text_part(text)
+
+
+def _text_part(text: str) -> OutputText:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
