@@ -127,6 +127,34 @@ def test_half_a_call_is_no_call(http: httpx.Client) -> None:
     assert all(each["type"] != "tool_use" for each in found["content"])
 
 
+def test_a_coding_agents_request_is_taken(http: httpx.Client) -> None:
+    """In the shape of Claude Code's."""
+    kept = {"cache_control": {"type": "ephemeral"}}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMA}
+    sent = {
+        **{"model": "tiny", "max_tokens": 32000, "stream": True},
+        "system": [{"type": "text", "text": text, **kept} for text in ("You are", "Be brief")],
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<system-reminder>"},
+                    {"type": "text", "text": "Hello", **kept},
+                ],
+            }
+        ],
+        "tools": [{"name": "weather", "description": "x", "input_schema": schema}],
+        "metadata": {"user_id": "someone"},
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"},
+        "stop_sequences": ["</stop>"],
+    }
+    with http.stream("POST", "/v1/messages?beta=true", json=sent) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert next(answer.iter_lines()) == "event: message_start"
+
+
 # ---- Responses
 
 
