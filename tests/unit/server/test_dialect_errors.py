@@ -1,0 +1,95 @@
+"""What each dialect writes where an answer fails after it has begun."""
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from headway.core.generation.options import generation_options
+from headway.errors import ContextLengthExceeded, DeadlineExceeded, HeadwayError, InvalidInput
+from headway.hosting.generation.pieces import AnswerPiece
+from headway.hosting.registry import PLAIN
+from headway.server.families.anthropic.writing import MessageWriter
+from headway.server.families.ollama.writing import LineWriter
+from headway.server.families.openai.answers import UsageCount
+from headway.server.families.openai.chat import BegunChat, ChatRequest
+from headway.server.families.responses.reading import ResponsesRequest
+from headway.server.families.responses.writing import ResponseWriter
+from headway.server.service.anthropic_errors import anthropic_error
+from headway.server.service.field_names import renamed
+
+CHAT = ChatRequest(model="m", messages=[])
+LATE = DeadlineExceeded("too late")
+
+
+def begun() -> BegunChat:
+    nothing = cast(Any, None)
+    usage = UsageCount(1, 3, 1)
+    given = dict.fromkeys(BegunChat._fields, nothing)
+    return BegunChat(**{**given, "usage": usage, "ask": PLAIN, "options": generation_options({})})
+
+
+def data_of(event: bytes) -> Any:
+    return json.loads(event.decode().partition("data: ")[2])
+
+
+def test_a_message_ends_with_an_error_event() -> None:
+    writer = MessageWriter(CHAT, "m", begun())
+    assert writer.piece(AnswerPiece(0, "Hel", 1)).startswith(b"event: message_start\n")
+    event = writer.error_of(LATE)
+    assert event.startswith(b"event: error\n")
+    assert data_of(event)["error"] == {"type": "timeout_error", "message": "too late"}
+
+
+def test_a_response_has_failed_with_what_it_had() -> None:
+    writer = ResponseWriter(ResponsesRequest(model="m", input="hi"), CHAT, "m", begun())
+    sent = writer.piece(AnswerPiece(0, "Hel", 1)).count(b"event: ")
+    event = writer.error_of(LATE)
+    assert event.startswith(b"event: response.failed\n")
+    failed = data_of(event)
+    assert failed["sequence_number"] == sent
+    response = failed["response"]
+    assert response["error"] == {"code": "server_error", "message": "too late"}
+    (message,) = response["output"]
+    assert (message["status"], message["content"][0]["text"]) == ("incomplete", "Hel")
+
+
+def test_a_line_says_what_went_wrong() -> None:
+    writer = LineWriter(CHAT, "m", begun(), is_chat=True)
+    assert json.loads(writer.piece(AnswerPiece(0, "Hel", 1)))["message"]["content"] == "Hel"
+    assert json.loads(writer.error_of(LATE)) == {"error": "too late"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "words"),
+    [
+        (InvalidInput("a: b"), 400, "invalid_request_error", "a: b"),
+        (ContextLengthExceeded("c"), 400, "invalid_request_error", "prompt is too long: c"),
+        (HeadwayError("d"), 500, "api_error", "d"),
+        (HeadwayError("e"), 429, "rate_limit_error", "e"),
+    ],
+)
+def test_errors_are_in_anthropics_words(
+    error: HeadwayError, status: int, kind: str, words: str
+) -> None:
+    found = anthropic_error(status, str(error), code=error.code)
+    assert found == {"type": "error", "error": {"type": kind, "message": words}}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("stop: 17 texts", "stop_sequences: 17 texts"),
+        ("stopped: by hand", "stopped: by hand"),
+        ("tools[3].function.parameters: is wrong", "tools[3].input_schema: is wrong"),
+        ("tools[3].type: is wrong", "tools[3].type: is wrong"),
+    ],
+)
+def test_fields_have_the_dialects_names(said: str, expected: str) -> None:
+    names = {
+        "stop": "stop_sequences",
+        r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
+    }
+    with pytest.raises(InvalidInput) as caught, renamed(names):
+        raise InvalidInput(said)
+    assert str(caught.value) == expected
