@@ -23,6 +23,7 @@ from headway.signature import Signature
 
 if TYPE_CHECKING:
     from headway.hosting.generation.language import Language
+    from headway.hosting.repository.keeper import Keeper
 
 Array = numpy.ndarray[Any, Any]
 # What `{"items": […]}` is for a model: one value, as its type hint has a field of that name or
@@ -218,33 +219,6 @@ class VersionReadiness:
     is_ready: bool
 
 
-class Loader(Protocol):
-    """Loads and unloads models."""
-
-    @property
-    def is_ready(self) -> bool: ...
-
-    def names(self) -> list[str]:
-        """The models that answer, or will once they are loaded."""
-        ...
-
-    def readiness(self) -> list[VersionReadiness]: ...
-
-    def index(self) -> list[VersionEntry]: ...
-
-    def why_not(self, name: str, version: str) -> HeadwayError | None:
-        """Why no model answers; None: one will, for a caller that waits."""
-        ...
-
-    async def wait_ready(self, name: str, version: str, timeout_s: float | None) -> ServedModel: ...
-
-    async def load(self, name: str, override: Mapping[str, Any] | None = None) -> None: ...
-
-    async def reload(self, name: str) -> None: ...
-
-    async def unload(self, name: str) -> None: ...
-
-
 class Registry:
     """The models being served, by name and version."""
 
@@ -253,7 +227,7 @@ class Registry:
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self.aliases: Mapping[str, str] = {}  # other names of models, each with its model's
         self._forgetters: list[Callable[[ServedModel], None]] = []
-        self.keeper: Loader | None = None  # None: what was added stays
+        self.keeper: Keeper | None = None  # None: what was added stays
         self.is_draining = False  # not ready, so that balancers send others elsewhere
 
     def add(self, model: ServedModel) -> None:
@@ -389,7 +363,7 @@ class Registry:
             for model in self.models()
         ]
 
-    def may_change(self) -> Loader:
+    def may_change(self) -> "Keeper":
         """The keeper, for requests to load and unload."""
         if self.keeper is None:
             raise Forbidden("models are loaded at start; this server does not load or unload them")

@@ -22,7 +22,6 @@ class HealthService:
         self._registry = registry
         self._is_stopping = False
         self._next_look: asyncio.Future[None] | None = None
-        self._seen: dict[str, Any] = {}  # at this look, by service
 
     async def Check(self, request: Any, context: Any) -> Any:
         status = self._status(request.service)
@@ -33,9 +32,7 @@ class HealthService:
     async def Watch(self, request: Any, context: Any) -> None:
         written = None
         while True:
-            status = self._seen.get(request.service)
-            if status is None or written is None:  # hundreds watch the same service
-                status = self._seen[request.service] = self._status(request.service)
+            status = self._status(request.service)
             if status != written:
                 await context.write(_Status(status=status))
                 written = status
@@ -71,6 +68,5 @@ class HealthService:
 
     def _look(self) -> None:
         looking, self._next_look = self._next_look, None
-        self._seen.clear()
         if looking is not None and not looking.done():
             looking.set_result(None)

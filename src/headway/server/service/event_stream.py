@@ -121,11 +121,8 @@ class Pumping:
             elif self._stream.has_chunks():  # more than one turn may take: others go first
                 self.done.get_loop().call_soon(self.advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        if not self.done.done():  # else it was cancelled: the client has left
-            self.done.set_exception(awaitable(error))
+            if not self.done.done():  # else it was cancelled: the client has left
+                self.done.set_exception(awaitable(error))
 
 
 class ToSink(Pumping):

@@ -5,17 +5,19 @@ The caller is the first argument: None where the server has no keys: then every 
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.errors import UnknownModel
 from headway.hosting.registry import (
-    Loader,
     Registry,
     ServedModel,
     VersionEntry,
     unknown_model,
 )
 from headway.server.auth.keys import Caller
+
+if TYPE_CHECKING:
+    from headway.hosting.repository.keeper import Keeper
 
 
 class VisibleModels:
@@ -105,7 +107,7 @@ class VisibleModels:
             await keeper.unload(name)
 
     @contextmanager
-    def _may_change(self, caller: Caller | None, name: str) -> Iterator[Loader]:
+    def _may_change(self, caller: Caller | None, name: str) -> Iterator["Keeper"]:
         keeper = self.registry.may_change()
         with self._allowed(caller, name):
             yield keeper
