@@ -12,10 +12,11 @@ import numpy as np
 
 from headway.core.costs import CostTable
 from headway.core.items import Priority
-from headway.core.policy import Compose, Firing, Order, Policy, choice
+from headway.core.policy import Compose, Firing, Order, Policy, choice, read_buckets
 from headway.errors import ConfigError, nearest
 from headway.lab.profiles import Noise, PowerProfile, TableProfile, TokenProfile
 from headway.lab.simulate import Callers, Lengths, Outcome, Scenario, simulate
+from headway.lab.what_if import sizes_up_to
 
 _ENOUGH = 100  # items, for percentiles that mean something
 _TRUSTED = 0.15  # how far the simulated p99 of what happened may be off
@@ -113,7 +114,12 @@ def _policy(settings: dict[str, Any]) -> Policy:
         limit_ms = given.pop(f"{name}_ms")
         given[f"{name}_s"] = None if limit_ms is None else limit_ms / 1e3
     firing, order, compose = (choice(_CHOICES[name], settings[name], name) for name in _CHOICES)
+    buckets, quantiles = read_buckets(settings["buckets"])
     return Policy(
+        buckets=buckets,
+        quantiles=quantiles,
+        pad_sizes=settings["pad_sizes"],
+        batch_sizes=sizes_up_to(settings["batch_sizes"], given["max_batch_size"]),
         firing=firing,  # type: ignore[arg-type]
         order=order,  # type: ignore[arg-type]
         compose=compose,  # type: ignore[arg-type]
@@ -150,6 +156,7 @@ def _simulate(seen: _Seen, policy: Policy) -> Outcome:
         slo_s=policy.slo_s,
         lengths=lengths,
         callers=callers,
+        probed_rows=policy.batch_sizes or None,
     )
     return simulate(scenario, policy)
 

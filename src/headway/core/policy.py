@@ -147,6 +147,13 @@ def read_buckets(text: str) -> tuple[tuple[int, ...], int]:
         ) from None
 
 
+def buckets_text(policy: Policy) -> str:
+    """As a person types them: the inverse of `read_buckets`."""
+    if policy.quantiles:
+        return f"quantile:{policy.quantiles}"
+    return ",".join(map(str, policy.buckets)) or "pow2"
+
+
 def tuple_of(name: str, values: object) -> tuple[Any, ...]:
     """Convert `values`, e.g. a list, because compiled code accepts only a tuple."""
     if not isinstance(values, Iterable):

@@ -225,9 +225,10 @@ def probe_sizes(
     largest: int,
     noise: "Noise | float",
     rng: np.random.Generator,
+    rows: Sequence[int] | None = None,
 ) -> CostTable:
     """The same with item sizes, which double up to the largest."""
-    rows, sizes = probe_rows(max_rows, coarse=True), doubled(largest)
+    rows, sizes = rows or probe_rows(max_rows, coarse=True), doubled(largest)
     seconds = [[profile.seconds_at(each, size) for size in sizes] for each in rows]
     return _probed(rows, tuple(sizes), seconds, _noise(noise), rng)
 

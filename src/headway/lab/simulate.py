@@ -132,7 +132,8 @@ class Scenario:
             table = probe(seconds, noise, probe_rng, probed_rows)
         else:
             largest = int(lengths.sizes.max())
-            table = probe_sizes(lengths.profile, max_rows, largest, noise, probe_rng)
+            sized = lengths.profile
+            table = probe_sizes(sized, max_rows, largest, noise, probe_rng, probed_rows)
         return cls(
             arrivals=arrivals,
             seconds=seconds,

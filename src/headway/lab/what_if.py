@@ -133,7 +133,20 @@ def changed(policy: Policy, changes: Mapping[str, Any]) -> Policy:
     fields: dict[str, Any] = {}
     for name, value in changes.items():
         fields[name.replace("_ms", "_s")] = value / 1e3 if name.endswith("_ms") else value
+    if (most := fields.get("max_batch_size")) is not None:
+        fields["batch_sizes"] = sizes_up_to(policy.batch_sizes, most)
     return dataclasses.replace(policy, **fields)
+
+
+def sizes_up_to(batch_sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """The fixed sizes of batches that are left with this `max_batch_size`. Raises ConfigError."""
+    if batch_sizes and most not in batch_sizes:
+        known = ", ".join(map(str, batch_sizes))
+        raise ConfigError(
+            f"is {most}, and the model runs only at its batch_sizes: {known}",
+            field="max_batch_size",
+        )
+    return tuple(size for size in batch_sizes if size <= most)
 
 
 def scenario_of(traffic: Traffic, model: Model, policy: Policy) -> Scenario:
@@ -157,6 +170,7 @@ def scenario_of(traffic: Traffic, model: Model, policy: Policy) -> Scenario:
         slo_percentile=policy.slo_percentile,
         lengths=lengths,
         callers=callers,
+        probed_rows=policy.batch_sizes or None,
     )
     draws = np.random.default_rng(0).choice(model.factors, len(traffic.arrived_at))
     return dataclasses.replace(scenario, factors=draws)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.core.costs import CostTable
-from headway.core.policy import Policy
+from headway.core.policy import Compose, Policy
 from headway.errors import ConfigError
 from headway.lab.what_if import what_if
 
@@ -47,7 +47,11 @@ def batch_of(number: int, rows: int, *, size: int = 0) -> dict[str, Any]:
 def ask(
     batches: list[Any], *, table: Any = TABLE, slo_s: float | None = None, **changes: Any
 ) -> Any:
-    policy = json.loads(json.dumps(dataclasses.asdict(Policy(slo_s=slo_s))))
+    return ask_of(Policy(slo_s=slo_s), batches, table=table, **changes)
+
+
+def ask_of(in_force: Policy, batches: list[Any], *, table: Any = TABLE, **changes: Any) -> Any:
+    policy = json.loads(json.dumps(dataclasses.asdict(in_force)))
     return what_if({"batches": batches, "policy": policy, "table": table, "changes": changes})
 
 
@@ -95,6 +99,29 @@ def test_an_item_of_several_rows_is_answered_with_its_last_row() -> None:
     assert found["items"] == 60
     assert found["changed"]["mean_rows"] == 2
     assert found["changed"]["p50_ms"] >= 2 * (BATCH_S + 2 * ROW_S) * 1e3 - 1e-6
+
+
+def test_the_only_batch_sizes_are_those_in_force() -> None:
+    policy = Policy(batch_sizes=(4, 16, 64))
+    found = ask_of(policy, BATCHES, max_batch_size=4)
+    for each in ("simulated", "changed"):
+        assert found[each]["p50_ms"] >= (BATCH_S + 4 * ROW_S) * 1e3 - 1e-6
+    with pytest.raises(ConfigError, match=r"max_batch_size: is 8, .* batch_sizes: 4, 16, 64"):
+        ask_of(policy, BATCHES, max_batch_size=8)
+
+
+def test_sizes_are_padded_and_kept_apart_as_they_are_in_force() -> None:
+    batches = [batch_of(number, 1 + number % 8, size=1 + number % 5) for number in range(60)]
+    long = (BATCH_S + 50 * ROW_S) * 1e3
+    padded = ask_of(Policy(pad_sizes=(50,)), batches, table=None)["simulated"]
+    assert padded["p50_ms"] >= 0.9 * long > ask(batches, table=None)["simulated"]["p50_ms"]
+    for size, item in enumerate(item for batch in batches for item in batch["items"]):
+        item["size"] = 1 + size % 5
+    one, each = (
+        ask_of(Policy(compose=Compose.BUCKETS, buckets=bounds), batches, table=None)["simulated"]
+        for bounds in [(5,), (1, 2, 3, 4, 5)]
+    )
+    assert one["mean_rows"] > 1.5 * each["mean_rows"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headway.core.items import Batch, Item
-from headway.core.policy import Policy
+from headway.core.policy import Policy, buckets_text
 from headway.errors import InvalidInput, NotFound
 from headway.observe.history import (
     MOST_BATCHES,
@@ -196,6 +196,9 @@ def _settings(policy: Policy) -> dict[str, Any]:
         "slo_percentile": policy.slo_percentile,
         "order": policy.order.value,
         "compose": policy.compose.value,
+        "buckets": buckets_text(policy),
+        "pad_sizes": policy.pad_sizes,
+        "batch_sizes": policy.batch_sizes,
         "workers": policy.workers,
         "tenants": dict(policy.tenant_weights),
     }

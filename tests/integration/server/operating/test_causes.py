@@ -50,6 +50,17 @@ class Padded(headway.Model[str, int]):
         return [len(item) for item in items]
 
 
+class Compiled(headway.Model[str, int]):
+    """Runs at one size only, so that it always takes as long."""
+
+    def size(self, item: str) -> int:
+        return len(item)
+
+    def predict(self, items: list[str]) -> list[int]:
+        time.sleep(0.02)
+        return [len(item) for item in items]
+
+
 class LazyStart(headway.Model[int, int]):
     """Its first call does what a warm-up would have done."""
 
@@ -304,6 +315,24 @@ async def test_what_another_setting_would_have_done() -> None:
             changes_of(wrong)
     with pytest.raises(ConfigError, match="no batch has ended"):
         what_if({**page, "batches": []}, {})
+
+
+async def test_another_setting_keeps_to_the_sizes_that_the_model_runs_at() -> None:
+    """A row runs as four, and every text as one of 50 letters."""
+    fixed = {"batch_sizes": (4, 8), "max_batch_size": 8, "pad_sizes": (50,)}
+    async with serving(Compiled(), **fixed, compose="buckets", buckets="10,50") as it:
+        for number in range(30):
+            await it.ask(f"r-{number}", "x" * (1 + number % 40))
+        page = (await it.http.get("/admin/explain", params={"limit": 4096})).json()
+    [model] = page["models"]
+    settings = {name: model["settings"][name] for name in ("buckets", "pad_sizes", "batch_sizes")}
+    assert settings == {"buckets": "10,50", "pad_sizes": [50], "batch_sizes": [4, 8]}
+    lines = what_if(page, changes_of("max_batch_size=4"))
+    was, simulated, changed = (float(line.split()[-5]) for line in lines[2:5])
+    assert simulated == pytest.approx(was, rel=0.3)
+    assert changed == pytest.approx(was, rel=0.3)
+    with pytest.raises(ConfigError, match=r"max_batch_size: is 2, .* batch_sizes: 4, 8"):
+        what_if(page, changes_of("max_batch_size=2"))
 
 
 async def test_garbage_was_collected() -> None:
