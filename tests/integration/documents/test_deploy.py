@@ -22,6 +22,7 @@ from headway.observe.exposition import MetricFamily
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
+METRICS = ROOT / "docs" / "reference" / "metrics.md"
 APP = """
 import headway
 
@@ -116,24 +117,25 @@ def test_kubernetes_pulls_the_image_that_is_built() -> None:
     assert ":" in container["image"]
 
 
-def test_replicas_follow_the_queued_seconds() -> None:
+def test_replicas_follow_the_load_and_the_queued_seconds() -> None:
     scaler = yaml.safe_load((DEPLOY / "autoscaling.yaml").read_text())
     deployment, _ = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert scaler["spec"]["minReplicas"] == deployment["spec"]["replicas"]
-    [metric] = scaler["spec"]["metrics"]
-    assert metric["external"]["metric"]["name"] == rule()["name"]["as"]
-    parsed = promql.parse(query_of(rule()))
-    assert str(parsed.op) == "sum"
+    asked = [metric["external"]["metric"]["name"] for metric in scaler["spec"]["metrics"]]
+    assert asked == [rule["name"]["as"] for rule in rules()]
     known = {family.name for family in vars(families).values() if isinstance(family, MetricFamily)}
-    assert set(re.findall(r"headway_\w+", query_of(rule()))) <= known
+    known |= set(re.findall(r"headway_load_\w+", METRICS.read_text()))
+    for rule in rules():
+        parsed = promql.parse(query_of(rule))
+        assert str(parsed.op) == "sum"
+        assert set(re.findall(r"headway_\w+", query_of(rule))) <= known
 
 
-def rule() -> Any:
-    """prometheus-adapter's, for the queued seconds."""
+def rules() -> Any:
+    """prometheus-adapter's."""
     values = yaml.safe_load((DEPLOY / "prometheus" / "adapter-values.yaml").read_text())
-    [found] = values["rules"]["external"]
-    return found
+    return values["rules"]["external"]
 
 
 def query_of(found: Any, matchers: str = 'namespace="default"') -> str:

@@ -1,7 +1,8 @@
 """A real Prometheus, where one is installed, with the files of deploy/: it scrapes with a key, and
-answers the very query that replicas are scaled by."""
+answers the very queries that replicas are scaled by."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -45,7 +46,7 @@ def scrape_of(server: Server, folder: Path) -> Any:
     scrape = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     [job] = scrape["scrape_configs"]
     job["authorization"]["credentials_file"] = str(folder / "headway.key")
-    labels = {"namespace": "default", "pod": "one"}
+    labels = {"namespace": "default", "pod": "one", "app_kubernetes_io_instance": "mine"}
     job["static_configs"] = [{"targets": [server.address], "labels": labels}]
     scrape["rule_files"] = [str(FOLDER / "headway.rules.yml")]
     scrape["global"]["scrape_interval"] = "1s"
@@ -66,13 +67,15 @@ def test_the_sample_of_a_scrape_shows_its_key_as_the_server_wants_it(
 
 
 @pytest.mark.slow
-def test_prometheus_scrapes_and_answers_the_scalers_query(keyed: Server, tmp_path: Path) -> None:
+def test_prometheus_scrapes_and_answers_the_scalers_queries(keyed: Server, tmp_path: Path) -> None:
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("there is no Prometheus here (Debian: prometheus)")
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(scrape_of(keyed, tmp_path)))
-    [rule] = yaml.safe_load((FOLDER / "adapter-values.yaml").read_text())["rules"]["external"]
-    query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="default"')
+    rules = yaml.safe_load((FOLDER / "adapter-values.yaml").read_text())["rules"]["external"]
+    matchers = 'namespace="default",app_kubernetes_io_instance="mine"'
+    queries = [each["metricsQuery"].replace("<<.LabelMatchers>>", matchers) for each in rules]
+    queries += chart_queries()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -85,20 +88,31 @@ def test_prometheus_scrapes_and_answers_the_scalers_query(keyed: Server, tmp_pat
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert first_value(port, query) == 0.0  # nothing waits
+        for query in queries:
+            assert 0.0 <= only_value(port, query) < 0.5, query  # nothing waits
     finally:
         process.terminate()
         process.wait(WAIT_S)
 
 
-def first_value(port: int, query: str) -> float:
-    """Once it has one."""
+def chart_queries() -> list[str]:
+    """KEDA's, with the braces of Helm's templates filled in."""
+    text = (FOLDER.parent / "helm/headway/templates/autoscaling.yaml").read_text()
+    series = 'namespace="default",app_kubernetes_io_instance="mine"'
+    found = re.findall(r"query: '(.+)'", text)
+    assert len(found) == 2
+    return [re.sub(r" \{\{- include .+? -\}\} ", series, query) for query in found]
+
+
+def only_value(port: int, query: str) -> float:
+    """Once it has one: scalers take several for an error."""
     give_up_at = time.monotonic() + WAIT_S
     while time.monotonic() < give_up_at:
         with suppress(httpx.HTTPError):
             answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query})
             found = answer.json()["data"]["result"]
             if found:
-                return float(found[0]["value"][1])
+                [only] = found
+                return float(only["value"][1])
         threading.Event().wait(0.5)
     raise AssertionError("Prometheus never has a value")
