@@ -136,7 +136,7 @@ test-torch: compiled $(VENV)/.torch ## the torch, transformers and diffusers mod
 	@echo "Setting up $(@D) (once; about 1 GB) …"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --no-compile --editable '.[llm-dev]' torch==2.13.0
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable '.[llm-dev,otel]' torch==2.13.0
 	@touch $@
 
 chat: .venv-llm/.ready remove-stale ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")

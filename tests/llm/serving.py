@@ -84,11 +84,12 @@ def serving(
 async def _served(
     folder: Path, kind: type[LanguageModel], settings: dict[str, Any]
 ) -> AsyncIterator[Serving]:
+    tracing = settings.pop("tracing", None)
     server = ServerConfig(port=0, grpc_port=0, drain_s=1, **settings.pop("server", {}))
     options = {"max_sequences": 8, "kv_cache_gib": 0.01, "dtype": "float32", **settings}
     config = ModelConfig(name="tiny", target=str(folder), **options)
     model = ServedGenerator(config, kind(str(folder), threads=1))
-    observing = Observing(server)
+    observing = Observing(server, tracing=tracing)
     observing.watch_generator(model)
     registry = Registry()
     registry.add(model)

@@ -89,6 +89,8 @@ class AnswerRecord(NamedTuple):
     chunks: int  # steps that computed part of the prompt
     preemptions: int
     preempted_s: float
+    choice: int  # 0, 1 …: of the answers to its prompt
+    adapter: str  # of LoRA, by its name; empty: none
 
     @property
     def parts_ms(self) -> tuple[float, float, float]:
@@ -176,6 +178,8 @@ class ModelHistory:
         prompt_tokens: int,
         tokens: int,
         code: str,
+        choice: int = 0,
+        adapter: str = "",
     ) -> None:
         """An answer has ended; `finished`: as the engine tells it, where it does."""
         told = finished or Finished(sequence, FinishReason.CANCELLED, 0, 0, 0, 0, None)
@@ -183,7 +187,9 @@ class ModelHistory:
         moments = (arrived_at, told.admitted_at, first_at, self._clock())
         number = next(self._numbers)
         self.answers.append(
-            AnswerRecord(number, sequence, *moments, code, prompt_tokens, tokens, *spent)
+            AnswerRecord(
+                *(number, sequence, *moments, code, prompt_tokens, tokens, *spent, choice, adapter)
+            )
         )
 
     def timing_of(self, item_id: int) -> bytes:

@@ -8,7 +8,7 @@ line of this runs.
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.core.items import Item
 from headway.errors import ConfigError
@@ -22,13 +22,18 @@ except ImportError as error:
         f"{error}; to have traces: pip install 'headway[otel]'", field="tracing"
     ) from error
 
+if TYPE_CHECKING:
+    from headway.observe.genai import GenAI
+
 SERVER = trace.SpanKind.SERVER
 
 
 class Tracing:
-    """Makes the spans. `provider`: OpenTelemetry's own, unless one is given."""
+    """Makes the spans. `provider`: OpenTelemetry's own, unless one is given. `genai`: also keeps to
+    the conventions for generative AI."""
 
-    def __init__(self, provider: Any = None) -> None:
+    def __init__(self, provider: Any = None, *, genai: "GenAI | None" = None) -> None:
+        self.genai = genai
         self._tracer = trace.get_tracer("headway", tracer_provider=provider)
 
     def follow(self, batcher: Followable) -> None:

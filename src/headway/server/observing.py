@@ -13,7 +13,7 @@ from headway.observe import logs
 from headway.observe.generation import GenerationMetrics
 from headway.observe.history import History, ModelHistory
 from headway.observe.metrics import Metrics
-from headway.observe.requests import RequestLog
+from headway.observe.requests import RequestLog, RequestNote, current
 from headway.observe.stages import StageTally
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
@@ -170,6 +170,8 @@ def _logged() -> Layer:
 def _traced(app: App, tracing: "Tracing") -> Layer:
     from headway.observe.tracing import traceparent
 
+    genai = tracing.genai
+
     def around(handle: Handle) -> Handle:
         async def traced(request: Request) -> Answer:
             route = app.template_of(request)
@@ -183,15 +185,25 @@ def _traced(app: App, tracing: "Tracing") -> Layer:
                     "headway.request_id": request.id,
                 },
             )
-            answer = await _ended(handle, request, lambda status, code: end(span, status, code))
+            notes: list[RequestNote | None] = []
+
+            async def noted(request: Request) -> Answer:
+                try:
+                    return await handle(request)
+                finally:
+                    notes.append(current())
+
+            def end(status: int, code: str) -> None:
+                attributes: dict[str, Any] = {"http__response__status_code": status}
+                if code:
+                    attributes["error__type"] = code
+                if genai is not None:
+                    attributes |= genai.ended(route, notes[0], code)
+                tracing.end_request(span, error=code if status >= 500 else "", **attributes)
+
+            answer = await _ended(handle if genai is None else noted, request, end)
             answer.headers = (*answer.headers, *traceparent(span).items())
             return answer
-
-        def end(span: Any, status: int, code: str) -> None:
-            attributes: dict[str, Any] = {"http__response__status_code": status}
-            if code:
-                attributes["error__type"] = code
-            tracing.end_request(span, error=code if status >= 500 else "", **attributes)
 
         return traced
 

@@ -3,8 +3,9 @@
 import asyncio
 import functools
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
@@ -353,10 +354,13 @@ def observing_of(config: ServerConfig) -> Iterator[Observing]:
     if not config.tracing:
         yield Observing(config)
         return
+    from headway.observe.genai import GenAI, is_opted_in, meters
     from headway.observe.tracing import Tracing, provider
 
-    with provider() as spans:
-        yield Observing(config, tracing=Tracing(spans))
+    with ExitStack() as opened:
+        spans = opened.enter_context(provider())
+        genai = GenAI(opened.enter_context(meters())) if is_opted_in(os.environ) else None
+        yield Observing(config, tracing=Tracing(spans, genai=genai))
 
 
 async def serve(

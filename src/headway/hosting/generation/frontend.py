@@ -114,6 +114,7 @@ class Front:
                 now,
                 explains=ask.story is not None,
                 asked=asked,
+                adapter=ask.adapter,
             )
             if ask.allowance is not None:
                 reserved = len(sequence.prompt) + sequence.max_tokens
@@ -340,7 +341,7 @@ class _Answer:
     __slots__ = (
         *("_arrived_at", "_first_at", "_is_begun", "_prompt_tokens"),
         *("_shows_empty", "_shows_end_token"),
-        *("batches", "call", "detokenizer", "index"),
+        *("adapter", "batches", "call", "choice", "detokenizer", "index"),
         *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
 
@@ -353,6 +354,7 @@ class _Answer:
         *,
         explains: bool,
         asked: Generation,
+        adapter: str,
     ) -> None:
         self.request = request
         self.call = request.call
@@ -361,6 +363,7 @@ class _Answer:
         self._arrived_at = now
         self._first_at = 0.0
         self._prompt_tokens = len(asked.prompts[index // asked.n])
+        self.choice, self.adapter = index % asked.n, adapter
         self._shows_empty, self._shows_end_token = asked.shows_empty, asked.shows_end
         self.since: float | None = None  # when its last token came; None: before, and after a stop
         self.batches: list[int] | None = [] if explains else None  # of each step: its tokens
@@ -405,6 +408,8 @@ class _Answer:
             prompt_tokens=self._prompt_tokens,
             tokens=self.tokens,
             code=code,
+            choice=self.choice,
+            adapter=self.adapter,
         )
 
     def settle(self) -> None:

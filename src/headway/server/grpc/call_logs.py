@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.observe import logs
+from headway.observe.requests import current
 from headway.server.grpc.calls import Run, Wrapper, request_id_of
 from headway.wire.http2.status import Aborted, Status
 
@@ -55,11 +56,11 @@ def _traced(method: Run, path: str, tracing: "Tracing") -> Run:
         await context.send_initial_metadata(tuple(traceparent(span).items()))
 
         def end(status: str) -> None:
-            tracing.end_request(
-                span,
-                error=status if status in _OURS else "",
-                rpc__grpc__status_code=int(Status[status]),
-            )
+            attributes: dict[str, Any] = {"rpc__grpc__status_code": int(Status[status])}
+            if tracing.genai is not None and name == "ModelInfer":  # a stream has many requests
+                code = "" if status == "OK" else status.lower()
+                attributes |= tracing.genai.ended("", current(), code)
+            tracing.end_request(span, error=status if status in _OURS else "", **attributes)
 
         return await _ended(method, request, context, end)
 

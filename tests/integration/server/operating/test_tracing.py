@@ -346,3 +346,23 @@ def test_spans_are_exported_to_where_the_variables_say(
     sent = b"".join(bodies)
     for part in (b"headway", b"POST /v1/predict/{model}", b"queue", b"batch", b"execute"):
         assert part in sent
+
+
+def test_who_opts_in_gets_histograms_by_the_conventions_for_generative_ai(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with collector() as (url, bodies, came):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        monkeypatch.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental")
+        with served(
+            tmp_path, "served_models:Root", "--port", "0", "--grpc-port", "-1", "--tracing"
+        ) as server:
+            asked = {"model": "absent", "input": "hello"}
+            assert server.http.post("/v1/embeddings", json=asked).status_code == 404
+        assert came.wait(5)
+    sent = b"".join(bodies)
+    for part in (b"gen_ai.server.request.duration", b"gen_ai.operation.name", b"embeddings"):
+        assert part in sent
+    assert b"gen_ai.request.model" not in sent  # a caller's word makes no series
