@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from headway.cli.health import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
 from headway.loadgen.against import in_turns, ratios
 from headway.loadgen.against import told as compared
-from headway.loadgen.connection import Refused, opener
+from headway.loadgen.connection import Connection, Refused, opener
 from headway.loadgen.driver import MAX_IN_FLIGHT, Driver, Tick
+from headway.loadgen.exchange import Address
 from headway.loadgen.openai_bodies import OPENAI_PATHS
 from headway.loadgen.report import Point, table, to_json
 from headway.loadgen.search import Objective, Search
@@ -115,7 +116,11 @@ def add_parser(commands: "Commands") -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}"
+        "url",
+        nargs="?",
+        default=DEFAULT_URL,
+        metavar="URL",
+        help=f"http(s):// or grpc(s)://HOST:PORT; default: {DEFAULT_URL}",
     )
 
     def add(flag: str, **options: Any) -> None:
@@ -310,12 +315,21 @@ def _points(arguments: argparse.Namespace, bench: Bench, progress: "Progress") -
         yield bench.with_connections(connections)
 
 
+def _opener(arguments: argparse.Namespace, address: Address) -> Callable[[], Connection]:
+    tls = tls_of(arguments, address)
+    if not address.is_grpc:
+        return opener(address, tls)
+    from headway.loadgen.grpc import grpc_opener  # needs headway[grpc]
+
+    return grpc_opener(address, tls)
+
+
 @contextmanager
 def _driver(
     arguments: argparse.Namespace, target: Target, progress: "Progress"
 ) -> Iterator[Driver]:
     with Driver(
-        opener(target.address, tls_of(arguments, target.address)),
+        _opener(arguments, target.address),
         target.exchanges,
         timeout_s=arguments.timeout,
         max_in_flight=arguments.max_in_flight,

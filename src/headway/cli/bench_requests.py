@@ -122,7 +122,7 @@ def _all_headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
 
 
 def probe_of(arguments: argparse.Namespace, url: str) -> Probe:
-    address = Address.parse(url)
+    address = Address.parse(url, may_be_grpc=True)
     return Probe(address, _headers(arguments), tls_of(arguments, address))
 
 

@@ -174,23 +174,28 @@ class _ChunkedAnswer:
         self._is_done = True
 
 
-def opener(address: Address, tls: ssl.SSLContext | None = None) -> Callable[[], Connection]:
-    """Makes connections to one address, whose name is looked up once."""
+def opener(
+    address: Address,
+    tls: ssl.SSLContext | None = None,
+    kind: Callable[[socket.socket], Connection] | None = None,
+) -> Callable[[], Connection]:
+    """Makes connections of that kind to one address, whose name is looked up once."""
+    speak = kind or Connection
     try:
-        [(family, kind, protocol, _, place), *_] = socket.getaddrinfo(
+        [(family, socket_kind, protocol, _, place), *_] = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
         )
     except OSError as error:
         raise ConfigError(f"{address.url}: {error.strerror or error}") from error
 
     def connect() -> Connection:
-        made = socket.socket(family, kind, protocol)
+        made = socket.socket(family, socket_kind, protocol)
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not address.is_tls:
                 made.setblocking(False)
                 made.connect_ex(place)  # it is under way; a failure shows when it is used
-                return Connection(made)
+                return speak(made)
             made.settimeout(_CONNECT_S)
             made.connect(place)
             context = tls or ssl.create_default_context()
@@ -199,7 +204,7 @@ def opener(address: Address, tls: ssl.SSLContext | None = None) -> Callable[[], 
         except OSError as error:
             made.close()
             raise Refused(_reason(error)) from error
-        return Connection(safe)
+        return speak(safe)
 
     return connect
 

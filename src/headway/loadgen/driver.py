@@ -218,6 +218,8 @@ class Driver:
                 continue
             if answer is not None:
                 self._take(sent, connection, answer, again=again)
+            elif connection.is_writing:  # HTTP/2 has something to say to what it read
+                self._poller.want_write(connection, wanted=True)
 
     def _take(self, sent: Sent, connection: Connection, answer: bytes, *, again: bool) -> None:
         now = time.perf_counter()

@@ -25,14 +25,19 @@ class Address:
     port: int
     is_tls: bool = False
     path: str = ""  # below which all routes lie, without a slash at its end
+    is_grpc: bool = False
 
     @classmethod
-    def parse(cls, url: str) -> "Address":
+    def parse(cls, url: str, *, may_be_grpc: bool = False) -> "Address":
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
         except ValueError as error:
             raise ConfigError(f"{url}: {error}") from error
+        if may_be_grpc and parts.scheme in ("grpc", "grpcs"):
+            if not parts.hostname or not port or parts.path.strip("/") or parts.query:
+                raise ConfigError(f"{url!r} is not an address like grpc://127.0.0.1:8001")
+            return cls(parts.hostname, port, parts.scheme == "grpcs", is_grpc=True)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is not a URL like http://127.0.0.1:8000")
         if parts.query or parts.fragment:
@@ -48,7 +53,8 @@ class Address:
 
     @property
     def url(self) -> str:
-        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.path}"
+        scheme = "grpc" if self.is_grpc else "http"
+        return f"{scheme}{'s' if self.is_tls else ''}://{self.authority}{self.path}"
 
 
 def post(

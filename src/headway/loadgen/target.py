@@ -118,6 +118,10 @@ class Target:
 def find_target(probe: Probe, wanted: Wanted) -> Target:
     """Look at what the server says about itself, and make requests for it."""
     address = probe.address
+    if address.is_grpc:
+        from headway.loadgen.grpc import grpc_target  # needs headway[grpc]
+
+        return grpc_target(probe, wanted)
     if wanted.api in OPENAI_PATHS:
         return _openai(probe, wanted)
     about = probe.json("GET", "/v2") if not _is_route(address) else None
@@ -158,7 +162,7 @@ def _openai(probe: Probe, wanted: Wanted) -> Target:
             api,
             model,
             np.random.default_rng([wanted.seed, 5, number]),
-            length=_length(wanted, number),
+            length=length_of(wanted, number),
             max_tokens=wanted.max_tokens,
             ignore_eos=wanted.ignore_eos,
         )
@@ -217,7 +221,13 @@ def _inputs(probe: Probe, model: str, wanted: Wanted) -> list[TensorInput]:
             f"{probe.address.url} has no model {model!r} that is ready{nearest(model, names)}",
             field="--model",
         )
-    inputs = about.get("inputs", [])
+    return tensor_inputs(model, about.get("inputs", []), wanted)
+
+
+def tensor_inputs(
+    model: str, inputs: Sequence[dict[str, Any]], wanted: Wanted
+) -> list[TensorInput]:
+    """From the model's metadata, and what is asked for. Raises ConfigError."""
     known = [each["name"] for each in inputs]
     for name in wanted.shapes:
         if name not in known:
@@ -230,7 +240,7 @@ def _inputs(probe: Probe, model: str, wanted: Wanted) -> list[TensorInput]:
     ]
 
 
-def _length(wanted: Wanted, number: int) -> int | None:
+def length_of(wanted: Wanted, number: int) -> int | None:
     return None if wanted.lengths is None else int(wanted.lengths[number % len(wanted.lengths)])
 
 
@@ -238,7 +248,7 @@ def _plain(
     address: Address, path: str, inputs: Sequence[TensorInput], number: int, wanted: Wanted
 ) -> Exchange:
     rng = np.random.default_rng([wanted.seed, 5, number])
-    mark, body = json_body(inputs, f"bench-{number}", rng, _length(wanted, number))
+    mark, body = json_body(inputs, f"bench-{number}", rng, length_of(wanted, number))
     return post(address, path, body, mark, headers=wanted.headers_of(number))
 
 
@@ -246,7 +256,7 @@ def _binary(
     address: Address, path: str, inputs: Sequence[TensorInput], number: int, wanted: Wanted
 ) -> Exchange:
     rng = np.random.default_rng([wanted.seed, 5, number])
-    mark, head, body = binary_body(inputs, f"bench-{number}", rng, _length(wanted, number))
+    mark, head, body = binary_body(inputs, f"bench-{number}", rng, length_of(wanted, number))
     fields = (*wanted.headers_of(number), ("Inference-Header-Content-Length", str(len(head))))
     kind = "application/octet-stream"
     return post(address, path, head + body, mark, headers=fields, content_type=kind)

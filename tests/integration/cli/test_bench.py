@@ -354,3 +354,66 @@ def test_a_sweep_is_drawn(
     assert picture.stat().st_size > 1000
     assert main(["bench", server.url, *load[:-1], str(tmp_path / "a.txt")]) == 2
     assert "--plot" in capsys.readouterr().err
+
+
+# ---- gRPC
+
+
+@pytest.mark.parametrize("load", [("--rate", "100"), ("--concurrency", "3")])
+def test_v2_over_grpc(
+    server: Server, capsys: pytest.CaptureFixture[str], load: tuple[str, str]
+) -> None:
+    arguments = (f"grpc://{server.grpc}", "--model", "double", *load, *QUICK)
+    code, [point] = bench(capsys, *arguments)
+    assert code in MEASURED
+    assert point["errors"] == {}
+    assert point["answered"] > 20
+    assert point["latency_ms"]["p50"]["value"] > 0
+
+
+def test_a_call_that_is_larger_than_the_peers_window(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (f"grpc://{server.grpc}", "--model", "upper", "--lengths", "300000")
+    code, [point] = bench(capsys, *arguments, "--concurrency", "1", *QUICK)
+    assert code in MEASURED
+    assert point["errors"] == {}
+    assert point["answered"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--model", "nowhere"), "NOT_FOUND"),
+        (("--model", "double", "--json-tensors"), "--json-tensors"),
+        (("--model", "double", "--data", "1"), "--data"),
+        ((), "--model: "),
+    ],
+)
+def test_what_cannot_be_sent_over_grpc_is_refused_by_name(
+    server: Server, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert main(["bench", f"grpc://{server.grpc}", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_call_that_the_server_refuses_is_not_sent_a_thousand_times(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--model", "double", "--shape", "x:1")
+    assert main(["bench", f"grpc://{server.grpc}", *arguments]) == 1
+    assert "the first request failed: 400 INVALID_ARGUMENT" in capsys.readouterr().err
+
+
+def test_no_grpc_server_is_said_and_exits_with_1(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    assert main(["bench", f"grpc://127.0.0.1:{port}"]) == 1
+    assert "cannot be reached" in capsys.readouterr().err
+    assert main(["bench", f"grpc://{server.address}"]) == 1  # it speaks HTTP/1.1
+    assert "cannot be reached" in capsys.readouterr().err
+    assert main(["bench", "grpc://127.0.0.1"]) == 2
+    assert "grpc://127.0.0.1:8001" in capsys.readouterr().err
