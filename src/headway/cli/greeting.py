@@ -1,9 +1,10 @@
 """The message of `headway serve` once it listens: lines to copy that work."""
 
 import json
+import os
 import shlex
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headway.config import Config, keys_of
@@ -28,8 +29,10 @@ def announcing(config: Config) -> "Callable[[Addresses, Registry], None]":
             has_keys=bool(keys_of(config)),
             admin_without_key=config.server.admin_without_key,
         )
-        with suppress(OSError):  # a full disk, or a closed pipe: the server runs all the same
+        try:
             print(words, flush=True)
+        except OSError:  # a full disk, or a closed pipe: the server runs all the same
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print
 
     return announce
 

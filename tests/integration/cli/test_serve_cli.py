@@ -3,12 +3,14 @@
 import argparse
 import itertools
 import json
+import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -285,6 +287,8 @@ def test_a_full_disk_under_its_output_stops_no_server(tmp_path: Path) -> None:
             url = f"{line.split()[-1]}/v2/health/ready"
             with urllib.request.urlopen(url, timeout=30) as response:
                 assert response.status == 200
+            while os.readlink(f"/proc/{process.pid}/fd/1") == "/dev/full":  # until it has tried
+                time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
         finally:

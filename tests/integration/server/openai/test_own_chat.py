@@ -98,11 +98,8 @@ async def test_a_field_that_openai_knows_is_not_supported_and_any_other_is_unkno
     expected = [
         (name, value, f"{name}: this field is not supported") for name, value in known.items()
     ]
-    guided = (
-        "guided_json: this field is not supported; structured_outputs takes json, regex or choice"
-    )
     expected += [
-        ("guided_json", {}, guided),
+        ("guided_json", {}, "guided_json: this model does not take it; leave it out"),
         ("temprature", 0.5, "temprature: there is no such field; did you mean temperature?"),
         ("colour", "red", "colour: there is no such field"),
     ]
