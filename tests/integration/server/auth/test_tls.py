@@ -271,3 +271,18 @@ def test_a_session_is_not_resumed_after_the_client_authority_was_replaced(
         authority.clients.cert_pem.write_to_path(str(tmp_path / "clients.pem"))
         with pytest.raises((ssl.SSLError, ConnectionError)):
             shake(session)
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_bench_measures_over_tls(
+    server: Server, authority: Authority, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may find that this machine was too busy, and then says so with 3."""
+    authority.servers.cert_pem.write_to_path(str(authority.folder / "servers.pem"))
+    url = f"{scheme}://{server.grpc if scheme == 'grpcs' else server.address}"
+    load = ("--concurrency", "2", "--seconds", "0.3", "--warm-up", "0.1")
+    trust = ("--ca", str(authority.folder / "servers.pem"))
+    assert main(["bench", url, *load, *trust]) in (0, 3)
+    assert "0.00%" in capsys.readouterr().out
+    assert main(["bench", url, *load]) == 1  # nobody it trusts has signed this
+    assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err.upper().replace(" ", "_")
