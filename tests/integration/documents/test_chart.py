@@ -57,8 +57,12 @@ def rendered(folder: Path, *settings: str) -> dict[str, Any]:
 
 def documents() -> dict[str, list[Any]]:
     """The manifests that need no Helm."""
-    names = ["kubernetes.yaml", "autoscaling.yaml"]
-    return {name: list(yaml.safe_load_all((DEPLOY / name).read_text())) for name in names}
+    paths = [*DEPLOY.glob("*.yaml"), *DEPLOY.glob("kserve/*.yaml")]
+    return {
+        path.name: list(yaml.safe_load_all(path.read_text()))
+        for path in paths
+        if path.name != "compose.yaml"
+    }
 
 
 def check(folder: Path, manifests: list[Any]) -> None:

@@ -46,7 +46,12 @@ def scrape_of(server: Server, folder: Path) -> Any:
     scrape = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     [job] = scrape["scrape_configs"]
     job["authorization"]["credentials_file"] = str(folder / "headway.key")
-    labels = {"namespace": "default", "pod": "one", "app_kubernetes_io_instance": "mine"}
+    labels = {
+        "namespace": "default",
+        "pod": "one",
+        "app_kubernetes_io_instance": "mine",
+        "serving_kserve_io_inferenceservice": "embedder",
+    }
     job["static_configs"] = [{"targets": [server.address], "labels": labels}]
     scrape["rule_files"] = [str(FOLDER / "headway.rules.yml")]
     scrape["global"]["scrape_interval"] = "1s"
@@ -75,7 +80,7 @@ def test_prometheus_scrapes_and_answers_the_scalers_queries(keyed: Server, tmp_p
     rules = yaml.safe_load((FOLDER / "adapter-values.yaml").read_text())["rules"]["external"]
     matchers = 'namespace="default",app_kubernetes_io_instance="mine"'
     queries = [each["metricsQuery"].replace("<<.LabelMatchers>>", matchers) for each in rules]
-    queries += chart_queries()
+    queries += [*chart_queries(), *kserve_queries()]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -102,6 +107,13 @@ def chart_queries() -> list[str]:
     found = re.findall(r"query: '(.+)'", text)
     assert len(found) == 2
     return [re.sub(r" \{\{- include .+? -\}\} ", series, query) for query in found]
+
+
+def kserve_queries() -> list[str]:
+    """Of the sample that KEDA scales."""
+    text = (FOLDER.parent / "kserve" / "inferenceservices.yaml").read_text()
+    scaled = next(iter(yaml.safe_load_all(text)))["spec"]["predictor"]["autoScaling"]["metrics"]
+    return [each["external"]["metric"]["query"] for each in scaled]
 
 
 def only_value(port: int, query: str) -> float:
