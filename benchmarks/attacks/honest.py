@@ -51,12 +51,12 @@ class HonestClients:
         self._asked("start over")
 
     def figures(self, least: int = LEAST) -> dict[str, Figures]:
-        """Of each kind of client, since the last time. Waits until there are so many."""
+        """Of each kind of client, since the last time. Waits until there are at least `least`."""
         found = self._asked(str(least))
         return {name: Figures(*each) for name, each in found.items()}
 
     def figures_of(self, seconds: float) -> dict[str, Figures]:
-        """Of so long a time from now on."""
+        """What clients see in that many seconds from now on."""
         self.start_over()
         time.sleep(seconds)
         return self.figures()

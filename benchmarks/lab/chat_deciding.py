@@ -16,7 +16,7 @@ from headway.core.items import Wait
 
 SEQUENCES, BLOCKS, BLOCK = 256, 1000, 16
 CACHED = (0, 10_000, 100_000)
-ALONE = 10_000  # sequences ended before have left so many blocks each in the cache
+ALONE = 10_000  # blocks of each ended sequence that are left in the cache
 STEPS = 10  # in a row
 MOST_MS, MOST_RATIO = 1.0, 1.25
 
@@ -62,7 +62,7 @@ def deciding(quick: bool) -> Report:
 
 
 def _filled(cached: int) -> GenerationScheduler:
-    """All sequences decode, and so many blocks of ended ones are in the cache."""
+    """All sequences decode while the cache has that many blocks of ended ones."""
     room = SEQUENCES * (BLOCKS + 64) + cached + ALONE
     limits = EngineLimits(
         blocks=room,

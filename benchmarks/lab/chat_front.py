@@ -161,7 +161,7 @@ async def measure(folder: Path) -> dict[str, Cost]:
 
 
 async def _cost(run: Callable[[int], Awaitable[float]]) -> Cost:
-    """`run`: all streams, of so many tokens; returns its seconds. The best of some rounds each."""
+    """`run` reads all streams to their ends and returns its seconds. The best round counts."""
     few, many = [], []
     for _ in range(ROUNDS):
         few.append(await run(FEW))
@@ -172,8 +172,8 @@ async def _cost(run: Callable[[int], Awaitable[float]]) -> Cost:
 
 async def _over_http(port: int, tokens: int) -> float:
     messages = [{"role": "user", "content": "Hello"}]
-    wishes = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-    body = json.dumps({"model": "chat", "messages": messages, **wishes})
+    options = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    body = json.dumps({"model": "chat", "messages": messages, **options})
     arguments = (str(port), str(STREAMS), body, "secret")
     began = time.process_time()
     client = await asyncio.create_subprocess_exec(
@@ -187,7 +187,7 @@ async def _over_http(port: int, tokens: int) -> float:
 
 async def _in_process(model: ServedGenerator, tokens: int) -> float:
     """As a sink of the server has it: a call for each piece."""
-    wishes = generation_options({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
+    options = generation_options({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
     began, seen = time.process_time(), 0
     ended, over = asyncio.Semaphore(0), set[Any]()
 
@@ -206,7 +206,7 @@ async def _in_process(model: ServedGenerator, tokens: int) -> float:
         return look
 
     for _ in range(STREAMS):
-        stream = await model.open_stream(Generation(((1, 2, 3),), wishes), Ask())
+        stream = await model.open_stream(Generation(((1, 2, 3),), options), Ask())
         stream.attach(follow(stream), take)
     for _ in range(STREAMS):
         await ended.acquire()

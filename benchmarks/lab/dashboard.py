@@ -14,7 +14,7 @@ from benchmarks.serving import Running, serving
 from headway.observe.history import MOST_BATCHES
 
 _ROWS = 256  # of a request; each is a batch of its own
-_RARELY = 5  # models and workers are asked for every so many looks
+_RARELY = 5  # models and workers are asked for at every fifth look
 _HEADERS = {"Content-Type": "application/json"}
 _MOST = 0.02  # of a core, which such a server has busy
 

@@ -72,7 +72,7 @@ _HELP = {
     "--find": "the highest rate that meets limits of p50, p90, p99, mean, max or errors",
     "--precision": "of what --find finds; default 3 %%",
     "--against": "another server, under the same load in turns",
-    "--concurrency": "closed loops of so many connections, e.g. 1,8,64",
+    "--concurrency": "closed loops, each with that many connections, e.g. 1,8,64",
     "--seconds": "how long each point is measured; default 10, of --find 3",
     "--warm-up": "seconds of the same load before that; default 1",
     "--api": "what the server speaks: v2 or plain JSON (auto), or a route of OpenAI's; chat and "
@@ -92,7 +92,7 @@ _HELP = {
     "--deadline-ms": "the time limit of every request, as Headway-Timeout-Ms",
     "--classes": "shares of priorities, e.g. high=1,low=3, as Headway-Priority",
     "--tenants": "shares of tenants, e.g. a=1,b=8, as Headway-Tenant",
-    "--cancel": "so many requests are left alone before their answer, e.g. 1%%",
+    "--cancel": "the share of requests whose client leaves before its answer, e.g. 1%%",
     "--key": "the API key",
     "--slo-ms": "also tell the share that was answered within this time",
     "--timeout": "seconds after which a request has failed; default 30",

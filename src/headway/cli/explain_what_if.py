@@ -129,7 +129,7 @@ def _policy(settings: dict[str, Any]) -> Policy:
 
 
 def _simulate(seen: _Seen, policy: Policy) -> Outcome:
-    """An item of several rows counts as so many items that arrive at once."""
+    """An item of several rows counts as that many items that arrive at once."""
     each = [item for item in seen.items for _ in range(item["rows"])]
     start = seen.items[0]["arrived_at"]
     arrivals = np.array([item["arrived_at"] - start for item in each])

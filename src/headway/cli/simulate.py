@@ -84,7 +84,7 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
                        clients that wait until all of them are answered, think MS, ask again
   trace:FILE[@RATE]    times from a CSV file (a TIMESTAMP column, dates or seconds) or from JSON
                        lines ("timestamp" in ms), at their own pace or at RATE; repeated where more
-                       requests are asked for. A column "tenant" says whose each request is
+                       requests are asked for. A column "tenant" names the tenant of each
 
 lengths (where items differ in length, a batch is padded to its longest):
   N                    all of them N long

@@ -249,7 +249,7 @@ class Poller:
         each.unregister(connection.fileno())
 
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
-        """File descriptors, and for what each is ready, at the latest after so many seconds."""
+        """File descriptors, and for what each is ready, after that many seconds at the latest."""
         if self._epoll is None:
             assert self._selector is not None
             found = self._selector.select(max(0.0, timeout_s))

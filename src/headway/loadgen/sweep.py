@@ -26,7 +26,7 @@ class ArrivalLaw:
     trace: Times | None = None
 
     def due(self, rate_rps: float, seconds: float, seed: int) -> Times:
-        """As many as fall into so many seconds."""
+        """The arrivals of that many seconds."""
         rng = np.random.default_rng([seed, 0])
         requests = int(rate_rps * seconds * 1.1 + 10 * (rate_rps * seconds) ** 0.5) + 16
         while True:

@@ -77,7 +77,7 @@ class Wanted:
     bodies: Sequence[bytes] = ()  # as they are
     api: str = "auto"
     max_tokens: int = 64
-    ignore_eos: bool = False  # exactly so many, where the server knows this field
+    ignore_eos: bool = False  # exactly `max_tokens`, where the server knows this field
     headers: tuple[tuple[str, str], ...] = ()
     classes: Mapping[str, float] = field(default_factory=dict)  # shares of the requests
     tenants: Mapping[str, float] = field(default_factory=dict)

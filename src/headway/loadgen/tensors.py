@@ -32,7 +32,7 @@ _LARGEST = 100  # of whole numbers: most models take these, as class numbers or 
 
 
 def words(rng: np.random.Generator, length: int | None) -> str:
-    """A text of so many words."""
+    """A text with that many words."""
     return " ".join(rng.choice(_TEXT.split(), length or _USUAL_WORDS))
 
 

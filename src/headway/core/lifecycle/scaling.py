@@ -18,7 +18,7 @@ TARGET_LOAD: Final = 0.7  # of each replica: the rest is for bursts
 LOADING_WORK: Final = 0.5
 
 _WINDOW_S = 5.0
-_USUAL_S = 0.05  # a queue of so many seconds halves a balancer's weight
+_USUAL_S = 0.05  # a queue of that many seconds halves a balancer's weight
 _STEP_S = 0.25  # between two readings that are kept
 
 

@@ -58,7 +58,7 @@ class AnswerReader:
         return self._calls > 0 and self._is_complete
 
     def read(self, text: str, tokens: int = 1) -> list[AnswerPart]:
-        """The parts that are known by now. `text` is that of so many tokens."""
+        """The parts that are known by now. `text` is the text of that many tokens."""
         if self._state == self._in_thought:
             self.thinking_tokens += tokens
         self._held += text

@@ -148,7 +148,7 @@ class Explain:
 
 
 def last_batches(model: ModelHistory, most_items: int) -> list[dict[str, Any]]:
-    """The newest batches with at most so many items, oldest first, as the route gives them; their
+    """The newest batches with at most that many items, oldest first, as the route gives them; their
     moments are the event loop's."""
     found: list[dict[str, Any]] = []
     for record in reversed(list(model.batches)):

@@ -108,8 +108,8 @@ def prompt_scores(
 
 
 def cut(pieces: Sequence[AnswerPiece], most: int) -> list[AnswerPiece]:
-    """The pieces as without the prompt's scores: with so many of the likeliest tokens, and without
-    the token that ends an answer."""
+    """The pieces as they are without the prompt's scores: with `most` of the likeliest tokens, and
+    without the token that ends an answer."""
     return [_cut(each, most) for each in pieces]
 
 

@@ -1,5 +1,5 @@
 const LEAST_MS = 1000, MOST_MS = 5000, SHARE = 1 / 10;  // between two looks; more where answers take their time
-const RARELY = 5;  // models, workers: every so many turns
+const RARELY = 5;  // models, workers: every fifth turn
 const LATENCY = "headway_item_end_to_end_seconds", FIRST = "headway_time_to_first_token_seconds";
 const readings = new Readings();
 const timetable = new Timetable($("timetable"), (batch) => { showBatch(batch); });
