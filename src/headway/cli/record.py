@@ -76,8 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.out.write_text("".join(f"{line}\n" for line in recording.lines()), encoding="utf-8")
     print(f"{len(recording)} requests in {arguments.out}")
     if recording.missed or recording.has_gap:
+        missed = recording.missed or "some"
         print(
-            f"headway: the server was faster: {recording.missed or 'some'} batches are missing",
+            f"headway: the server forgot {missed} batches before they were read",
             file=sys.stderr,
         )
     if recording.is_full:
@@ -94,7 +95,10 @@ def _record(arguments: argparse.Namespace, probe: Probe, recording: Recording) -
         left = _EVERY_S if end is None else min(_EVERY_S, end - time.monotonic())
         if left > 0:
             never.wait(left)  # ends with Ctrl-C
-        page = _page(probe, since=following)
+        try:
+            page = _page(probe, since=following)
+        except ConfigError as error:  # it has answered before: it drains, or its keys have changed
+            raise Unreachable(str(error)) from None
         following = page["next"]
         recording.add(page, since=began)
         if sys.stderr.isatty():
@@ -110,5 +114,8 @@ def _page(probe: Probe, *, since: int | None) -> dict:  # type: ignore[type-arg]
         raise ConfigError(f"{probe.address.url}: /admin wants a key with its right", field="--key")
     if status != 200:
         raise ConfigError(f"{probe.address.url} is no Headway that keeps its batches ({status})")
-    found: dict = json.loads(body)  # type: ignore[type-arg]
+    try:
+        found: dict = json.loads(body)  # type: ignore[type-arg]
+    except ValueError:
+        raise ConfigError(f"{probe.address.url} is no Headway: its answer is not JSON") from None
     return found

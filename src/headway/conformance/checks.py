@@ -46,6 +46,8 @@ def run_all(checks: Iterable[Check[Asked]], asked: Asked) -> Iterator[Line]:
             yield Line(clause, what, Outcome.BROKEN, str(error))
         except NotOffered as error:
             yield Line(clause, what, Outcome.NOT_OFFERED, str(error))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            yield Line(clause, what, Outcome.BROKEN, f"an answer of another form: {error!r}")
         else:
             yield Line(clause, what, Outcome.KEPT, remark or "")
 

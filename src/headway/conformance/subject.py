@@ -72,13 +72,17 @@ class Subject:
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
         parts = urlsplit(self.url)
-        if not parts.hostname:
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"{self.url}: {error}") from None
+        if not parts.hostname or parts.scheme not in ("http", "https"):
             raise ConfigError(f"{self.url}: an address like http://127.0.0.1:8000 is expected")
         kind: type[http.client.HTTPConnection] = http.client.HTTPConnection
         more: dict[str, Any] = {"timeout": self.timeout_s}
         if parts.scheme == "https":
             kind, more["context"] = http.client.HTTPSConnection, self.tls
-        connection = kind(parts.hostname, parts.port, **more)
+        connection = kind(parts.hostname, port, **more)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
             connection.request(

@@ -21,7 +21,7 @@ class Recording:
         self._model = model
         self._keeps_tenants = keeps_tenants
         self._tenants: dict[str, str] = {}
-        self._known: set[tuple[str, str, str, int]] = set()
+        self._known: set[tuple[str, str, str, int, float]] = set()
         self._found: list[tuple[float, dict[str, Any]]] = []
 
     def __len__(self) -> int:
@@ -62,14 +62,17 @@ class Recording:
         about: dict[str, Any],
         since: float,
     ) -> None:
-        """Once: what a lost worker had is in two batches."""
-        if key in self._known or source["arrived_at"] < since or self._model not in ("", key[1]):
+        """Once: what a lost worker had is in two batches. A model that is loaded again counts its
+        items from the start again, so their arrival belongs to the key."""
+        arrived_at = source["arrived_at"]
+        known = (*key, arrived_at)
+        if known in self._known or arrived_at < since or self._model not in ("", key[1]):
             return
-        self._known.add(key)
+        self._known.add(known)
         if "tenant" in about and not self._keeps_tenants:
             name = about["tenant"]
             about["tenant"] = self._tenants.setdefault(name, f"t{len(self._tenants) + 1}")
-        self._found.append((source["arrived_at"], about))
+        self._found.append((arrived_at, about))
 
     def lines(self) -> Iterator[str]:
         """In the order of arrival; `timestamp` in ms since the first."""

@@ -102,6 +102,8 @@ def model_of(traffic: Traffic, table: CostTable | None) -> Model:
 
 def _fitted(traffic: Traffic, *, has_sizes: bool) -> tuple[Profile, SizedProfile | None]:
     """A line through what batches took: a part for each, for each row, and for each slot."""
+    if not len(traffic.rows):
+        raise ConfigError("of the last batches none ran undisturbed: what one takes is not known")
     if len(np.unique(traffic.rows)) < 2:
         raise ConfigError(
             f"the last batches all had {int(traffic.rows[0])} rows, and the model was not timed at "

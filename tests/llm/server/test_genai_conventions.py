@@ -1,6 +1,7 @@
 """OpenTelemetry's conventions for generative AI, of a language model behind its server. They need
 `opentelemetry-sdk`, which `headway[otel]` brings."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +34,14 @@ class Traced(NamedTuple):
     spans: InMemorySpanExporter
     reader: InMemoryMetricReader
 
-    def last(self) -> dict[str, Any]:
-        span = self.spans.get_finished_spans()[-1]
-        return dict(span.attributes or {})
+    def ask(self, **more: Any) -> tuple[httpx.Response, dict[str, Any]]:
+        """An answer and what its span says, which may end a moment after it."""
+        self.spans.clear()
+        answer = self.http.post("/v1/chat/completions", json={**ASKED, **more})
+        until = time.monotonic() + MOST_S
+        while not (ended := self.spans.get_finished_spans()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return answer, dict(ended[0].attributes or {})
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +59,11 @@ def traced(folder: Path) -> Iterator[Traced]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_span_has_the_usage_that_its_answer_has(traced: Traced, stream: bool) -> None:
-    whole = traced.http.post("/v1/chat/completions", json={**ASKED, "n": 2}).json()
+    answer, told = traced.ask(n=2)
+    usage = answer.json()["usage"]
     if stream:
-        answer = traced.http.post("/v1/chat/completions", json={**ASKED, "n": 2, "stream": True})
+        answer, told = traced.ask(n=2, stream=True)
         assert answer.text.rstrip().endswith("[DONE]")
-    told, usage = traced.last(), whole["usage"]
     assert told["gen_ai.operation.name"] == "chat"
     assert told["gen_ai.request.model"] == "tiny"
     assert told["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
@@ -72,6 +78,19 @@ def test_the_three_histograms_count_requests_and_answers(traced: Traced) -> None
         "/v1/completions",
         json={"model": "tiny", "prompt": ["a", "b"], "max_tokens": 4, "ignore_eos": True},
     )
+    until = time.monotonic() + MOST_S
+    while "gen_ai.server.time_per_output_token" not in counted(traced) and time.monotonic() < until:
+        time.sleep(0.01)  # an answer is counted a moment after its caller has it
+    assert counted(traced) == {
+        "gen_ai.server.request.duration": 1,
+        "gen_ai.server.request.duration failed": 1,
+        "gen_ai.server.time_to_first_token": 1,
+        "gen_ai.server.time_per_output_token": 2,
+    }
+
+
+def counted(traced: Traced) -> dict[str, int]:
+    """Of completions: how often each histogram was written."""
     data = traced.reader.get_metrics_data()
     assert data is not None
     counts: dict[str, int] = {}
@@ -81,9 +100,4 @@ def test_the_three_histograms_count_requests_and_answers(traced: Traced) -> None
             if about["gen_ai.operation.name"] == "text_completion":
                 name = f"{metric.name}{' failed' if 'error.type' in about else ''}"
                 counts[name] = point.count
-    assert counts == {
-        "gen_ai.server.request.duration": 1,
-        "gen_ai.server.request.duration failed": 1,
-        "gen_ai.server.time_to_first_token": 1,
-        "gen_ai.server.time_per_output_token": 2,
-    }
+    return counts
