@@ -149,7 +149,9 @@ def test_sizes_may_start_to_matter_after_batches_without_any() -> None:
     for _ in range(3):
         costs.observe(1, 0, 0.010)
     costs.predict(1, 50)  # as the scheduler does when the batch starts
-    costs.observe(1, 50, 0.012)
+    for _ in range(3):
+        costs.observe(1, 50, 0.012)
+    assert costs.predict(1, 50) == pytest.approx(0.012, rel=0.02)
 
 
 @pytest.mark.parametrize("sizes", [(16,), (40, 16), (1000, 3, 17), (2**21, 1, 2**20, 100)])
@@ -159,7 +161,7 @@ def test_any_sizes_can_be_observed_in_any_order(sizes: tuple[int, ...]) -> None:
         for size in (*sizes, 0, *reversed(sizes)):
             costs.predict(rows, size)
             costs.observe(rows, size, 0.001 * rows)
-            assert costs.best_rows(size) >= 1
+            assert 1 <= costs.best_rows(size) <= 4
 
 
 # ---- its own error

@@ -1,6 +1,7 @@
 """What each dialect writes where an answer fails after it has begun."""
 
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -9,11 +10,16 @@ from headway.core.generation.options import generation_options
 from headway.errors import ContextLengthExceeded, DeadlineExceeded, HeadwayError, InvalidInput
 from headway.hosting.generation.pieces import AnswerPiece
 from headway.hosting.registry import PLAIN
+from headway.server.families.anthropic.reading import MessagesRequest
+from headway.server.families.anthropic.reading import chat_of as message_chat
 from headway.server.families.anthropic.writing import MessageWriter
+from headway.server.families.ollama.reading import OllamaChatRequest, messages_of
 from headway.server.families.ollama.writing import LineWriter
 from headway.server.families.openai.answers import UsageCount
 from headway.server.families.openai.chat import BegunChat, ChatRequest
+from headway.server.families.openai.chat_messages import checked_messages
 from headway.server.families.responses.reading import ResponsesRequest
+from headway.server.families.responses.reading import chat_of as response_chat
 from headway.server.families.responses.writing import ResponseWriter
 from headway.server.service.anthropic_errors import anthropic_error
 from headway.server.service.field_names import renamed
@@ -93,3 +99,20 @@ def test_fields_have_the_dialects_names(said: str, expected: str) -> None:
     with pytest.raises(InvalidInput) as caught, renamed(names):
         raise InvalidInput(said)
     assert str(caught.value) == expected
+
+
+MANY: list[dict[str, Any]] = [{"role": "user", "content": "hi"}] * 4097
+
+
+@pytest.mark.parametrize(
+    ("read", "field"),
+    [
+        (lambda: checked_messages(MANY), "messages"),
+        (lambda: messages_of(OllamaChatRequest(model="m", messages=MANY)), "messages"),
+        (lambda: message_chat(MessagesRequest(model="m", max_tokens=1, messages=MANY)), "messages"),
+        (lambda: response_chat(ResponsesRequest(model="m", input=MANY)), "input"),
+    ],
+)
+def test_every_dialect_takes_as_many_messages(read: Callable[[], object], field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{field}: 4097; at most 4096 are allowed"):
+        read()

@@ -9,7 +9,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.bodies.neutral import Neutral, is_neutral
 from headway.server.families.openai.chat import ChatRequest
-from headway.server.families.openai.chat_messages import MOST_MESSAGES
+from headway.server.families.openai.chat_messages import check_count
 
 # Of ours, in errors: theirs.
 FIELDS = {
@@ -164,10 +164,7 @@ def _messages(asked: CountRequest) -> list[dict[str, Any]]:
     """The messages as OpenAI has them: what tools gave is a message of its own."""
     if not asked.messages:
         raise InvalidInput("messages: at least one is expected")
-    if len(asked.messages) > MOST_MESSAGES:
-        raise InvalidInput(
-            f"messages: {len(asked.messages)} messages; at most {MOST_MESSAGES} are allowed"
-        )
+    check_count(asked.messages)
     found: list[dict[str, Any]] = []
     if asked.system:
         found.append({"role": "system", "content": _text(asked.system, "system")})

@@ -9,7 +9,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.bodies.neutral import Neutral, is_neutral
 from headway.server.families.openai.chat import ChatRequest
-from headway.server.families.openai.chat_messages import MOST_MESSAGES, call_arguments
+from headway.server.families.openai.chat_messages import call_arguments, check_count
 
 _SAMPLING = {  # of `options`, and a chat's names for them
     "frequency_penalty": "frequency_penalty",
@@ -120,8 +120,7 @@ def messages_of(asked: OllamaChatRequest) -> list[dict[str, Any]]:
     """Raises InvalidInput, which names the place. Ollama's calls have no ids: they are counted,
     and results come in the order of their calls."""
     given = asked.messages or []
-    if len(given) > MOST_MESSAGES:
-        raise InvalidInput(f"messages: {len(given)} messages; at most {MOST_MESSAGES} are allowed")
+    check_count(given)
     found: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []  # the names and ids of calls without a result
     count = 0

@@ -1,6 +1,6 @@
 """The messages of a chat, as OpenAI's routes take them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ from headway.errors import InvalidInput
 from headway.server.bodies.neutral import is_neutral
 from headway.server.families.openai.generation_request import MESSAGE, PART
 
-MOST_MESSAGES = 4096
+_MOST_MESSAGES = 4096
 _ROLES = {
     "developer": "system",
     "system": "system",
@@ -30,11 +30,13 @@ def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     the place."""
     if not messages:
         raise InvalidInput("messages: at least one is expected")
-    if len(messages) > MOST_MESSAGES:
-        raise InvalidInput(
-            f"messages: {len(messages)} messages; at most {MOST_MESSAGES} are allowed"
-        )
+    check_count(messages)
     return [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def check_count(messages: Sized, name: str = "messages") -> None:
+    if len(messages) > _MOST_MESSAGES:
+        raise InvalidInput(f"{name}: {len(messages)}; at most {_MOST_MESSAGES} are allowed")
 
 
 def _checked(message: Mapping[str, Any], where: str) -> dict[str, Any]:

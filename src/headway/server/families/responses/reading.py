@@ -9,7 +9,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.bodies.neutral import Neutral, is_neutral
 from headway.server.families.openai.chat import ChatRequest, Effort
-from headway.server.families.openai.chat_messages import MOST_MESSAGES, call_arguments
+from headway.server.families.openai.chat_messages import call_arguments, check_count
 
 # Of a chat's fields, in errors: theirs.
 FIELDS = {
@@ -181,8 +181,7 @@ def _messages(asked: ResponsesRequest) -> list[dict[str, Any]]:
         items = [{"role": "user", "content": items}]
     if not items:
         raise InvalidInput("input: at least one item is expected")
-    if len(items) > MOST_MESSAGES:
-        raise InvalidInput(f"input: {len(items)} items; at most {MOST_MESSAGES} are allowed")
+    check_count(items, "input")
     found = [] if not asked.instructions else [{"role": "system", "content": asked.instructions}]
     for index, item in enumerate(items):
         _add(found, item, f"input[{index}]")
