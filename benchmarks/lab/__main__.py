@@ -18,6 +18,7 @@ from benchmarks.lab import (
     metrics,
     plain,
     repository,
+    scaling,
     speech,
     streams,
     workers,
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **lengths.BENCHMARKS,
     **faults.BENCHMARKS,
     **workers.BENCHMARKS,
+    **scaling.BENCHMARKS,
     **speech.BENCHMARKS,
     **streams.BENCHMARKS,
     **chat_load.BENCHMARKS,
@@ -43,8 +45,13 @@ BENCHMARKS: dict[str, Benchmark] = {
     **chat_front.BENCHMARKS,
     **chat_right.BENCHMARKS,
 }
-# They need an environment of their own, `.venv-llm`.
-ON_DEMAND = {*chat_load.BENCHMARKS, *chat_front.BENCHMARKS, *chat_right.BENCHMARKS}
+# They need an environment of their own, `.venv-llm`; `scaling` needs Prometheus, HAProxy and Helm.
+ON_DEMAND = {
+    *scaling.BENCHMARKS,
+    *chat_load.BENCHMARKS,
+    *chat_front.BENCHMARKS,
+    *chat_right.BENCHMARKS,
+}
 
 if __name__ == "__main__":
     sys.exit(main("benchmarks.lab", BENCHMARKS, ON_DEMAND, keep_rows))
