@@ -19,15 +19,16 @@ from headway.core.costs import CostTable
 from headway.errors import ConfigError, HeadwayError
 from headway.lab import traces, tuning, workload
 from headway.lab.profiles import Noise, TableProfile
-from headway.lab.simulate import Scenario
+from headway.lab.simulate import Lengths, Scenario
 from headway.lab.tuning import Scored, Setting
+from headway.lab.workload import ClosedLoop, Sizes, Times
 from headway.loadgen.connection import Refused, opener
 from headway.loadgen.driver import Driver
 from headway.loadgen.exchange import Address
 from headway.loadgen.report import Point
 from headway.loadgen.statistics import Interval
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing
-from headway.loadgen.target import Probe, Unreachable, Wanted, find_target
+from headway.loadgen.target import Probe, Unreachable, Wanted, find_target, read_bodies
 
 if TYPE_CHECKING:
     from headway.config import ModelConfig
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _QUICK, _THOROUGH, _SEEDS = 1_500, 6_000, 2  # items to simulate
 _GAIN = 0.95  # times the default's p99: less is worth a setting
 _ROUNDS = 2
+_LOOK_S = 0.5  # to see how large the items are
 _DESCRIPTION = """\
 Find out what to set for a model: measure its batch times, simulate some sixty settings under your
 traffic with the production scheduler, run the best one and the default on a server, and say what to
@@ -72,8 +74,12 @@ def add_parser(commands: "Commands") -> None:
     add("--arrivals", type=flags.arrivals, metavar="LAW", help="of --rate, as for headway bench")
     add("--p99-ms", type=flags.positive, metavar="S", help="also tell up to which rate this holds")
     add("--profile", type=Path, metavar="FILE", help="batch times; default: measure")
-    add("--size", type=flags.count(2**31), metavar="N", help="item size at which to read them")
-    add("--samples", type=Path, metavar="FILE", help="JSON lines: typical values")
+    add(
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="JSON lines: typical values, to measure and send",
+    )
     add("--seconds", type=flags.positive, default=5.0, metavar="S", help="of a live run; default 5")
     add("--no-verify", action="store_true", help="only simulate")
     add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
@@ -157,19 +163,25 @@ def _found(
     arguments: argparse.Namespace, config: "ModelConfig", table: CostTable, law: ArrivalLaw
 ) -> Findings:
     largest = min(config.max_batch_size, max(table.rows[-1], 1))
+    sizes = _sizes(arguments, table)
 
     def scenarios(requests: int, rate: float | None, seeds: int) -> list[Scenario]:
+        arrivals = [
+            _arrivals(arguments, law, requests, rate, arguments.seed + seed)
+            for seed in range(seeds)
+        ]
         return [
             Scenario.build(
-                _arrivals(arguments, law, requests, rate, arguments.seed + seed),
-                TableProfile(table, arguments.size),
+                each,
+                TableProfile(table, None if sizes is None else int(sizes.mean())),
+                lengths=_lengths(sizes, table, each, arguments.seed + seed),
                 max_rows=largest,
                 seed=seed,
                 noise=Noise(0.02),
                 workers=config.workers,
                 max_queue=config.max_queue,
             )
-            for seed in range(seeds)
+            for seed, each in enumerate(arrivals)
         ]
 
     thorough = scenarios(_THOROUGH, arguments.rate, _SEEDS)
@@ -193,11 +205,36 @@ def _found(
 
 def _arrivals(
     arguments: argparse.Namespace, law: ArrivalLaw, requests: int, rate: float | None, seed: int
-) -> Any:
+) -> Times | ClosedLoop:
     if rate is not None:
         return law.due(rate, requests / rate, seed)
     rng = np.random.default_rng([seed, 0])
     return workload.closed_loop(arguments.concurrency[0], 0.0, requests, rng, "constant")
+
+
+def _sizes(arguments: argparse.Namespace, table: CostTable) -> Sizes | None:
+    """Of the items that a live run sends, as the model counts them; None: all cost the same."""
+    if not table.sizes:
+        return None
+    if arguments.no_verify:
+        return np.array(table.sizes)
+    command = [arguments.target, *_model_flags(arguments), "--admin-without-key"]
+    with served(command) as url:
+        probe = Probe(Address.parse(url))
+        with _driver(arguments, url) as driver:
+            driver.closed_loop(1, _LOOK_S)
+        page = probe.json("GET", "/admin/explain") or {"batches": []}
+    return np.array([item["size"] for batch in page["batches"] for item in batch["items"]])
+
+
+def _lengths(
+    sizes: Sizes | None, table: CostTable, arrivals: Times | ClosedLoop, seed: int
+) -> Lengths | None:
+    if sizes is None:
+        return None
+    rng = np.random.default_rng([seed, 4])
+    requests = arrivals.requests if isinstance(arrivals, ClosedLoop) else len(arrivals)
+    return Lengths(rng.choice(sizes, requests), TableProfile(table))
 
 
 def _law(arguments: argparse.Namespace) -> ArrivalLaw:
@@ -243,15 +280,22 @@ def _model_flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def _measured(arguments: argparse.Namespace, law: ArrivalLaw, url: str, seed: int) -> Point:
-    address = Address.parse(url)
-    lengths = None if arguments.size is None else np.full(64, arguments.size)
-    target = find_target(Probe(address), Wanted(seed=arguments.seed, lengths=lengths))
-    with Driver(opener(address), target.exchanges) as driver:
-        driver.try_once()
+    with _driver(arguments, url) as driver:
         bench = Bench(driver, law, Timing(arguments.seconds, 1.0, 30.0), url=url)
         if arguments.rate is None:
             return bench.with_connections(arguments.concurrency[0])
         return bench.at_rate(arguments.rate, seed=arguments.seed + seed)
+
+
+@contextmanager
+def _driver(arguments: argparse.Namespace, url: str) -> Iterator[Driver]:
+    """It sends the samples, or values made from the model's signature."""
+    address = Address.parse(url)
+    bodies = () if arguments.samples is None else read_bodies(arguments.samples)
+    target = find_target(Probe(address), Wanted(seed=arguments.seed, bodies=bodies))
+    with Driver(opener(address), target.exchanges) as driver:
+        driver.try_once()
+        yield driver
 
 
 # ---- telling

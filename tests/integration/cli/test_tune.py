@@ -17,6 +17,20 @@ def slow(values: list[float]) -> list[float]:
 """
 PROFILE = {"rows": [1, 2, 4, 8], "sizes": None, "ms": [[5.5], [6.0], [7.0], [9.0]]}
 
+LENGTHS = """
+import time
+
+import headway
+
+class Padded(headway.Model):
+    def size(self, text):
+        return len(text)
+
+    def predict(self, texts):
+        time.sleep(0.001 + 1e-5 * len(texts) * max(map(len, texts)))
+        return [len(text) for text in texts]
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -54,6 +68,17 @@ def test_a_rate_and_a_limit_are_simulated(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "default: auto, ≤ 2 rows" in done.stdout
     assert "p99 ≤ 30 ms holds up to" in done.stdout
+
+
+def test_samples_are_measured_sent_and_simulated_with_their_sizes(folder: Path) -> None:
+    (folder / "padded.py").write_text(LENGTHS)
+    (folder / "texts.jsonl").write_text("\n".join(json.dumps("a" * n) for n in (8, 40, 200)))
+    given = ("padded:Padded", "--samples", "texts.jsonl", "--max-batch-size", "4")
+    done = tune(folder, *given, "--rate", "50", "--seconds", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["default"]["simulated_p99_ms"] >= 3.0  # the longest sleeps 3 ms
+    assert told["default"]["live_p99_ms"] >= 3.0
 
 
 @pytest.mark.parametrize(
