@@ -115,8 +115,7 @@ async def measured(config: "ModelConfig", samples: Path | None, limit_s: float) 
     import msgspec
 
     from headway.hosting.hosted import Served
-    from headway.hosting.origin import ModelOrigin
-    from headway.hosting.tables import cache_dir_of
+    from headway.hosting.tables import ModelOrigin, cache_dir_of
     from headway.lab.batch_times import median_of
     from headway.models import catalogue
 

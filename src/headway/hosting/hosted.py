@@ -18,12 +18,6 @@ from headway.errors import (
     QueueFull,
     Shed,
 )
-from headway.hosting.batch_axis import (
-    drop_batch_axis,
-    made_without_batch_axis,
-    with_rows,
-    without_rows,
-)
 from headway.hosting.in_use import InUse
 from headway.hosting.making import (
     batcher_of,
@@ -36,10 +30,19 @@ from headway.hosting.making import (
     with_decorator,
     workers_of,
 )
-from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
-from headway.hosting.rows import as_row, rows_of, samples_for, whole_arrays
+from headway.hosting.rows import (
+    as_row,
+    drop_batch_axis,
+    made_without_batch_axis,
+    rows_of,
+    samples_for,
+    whole_arrays,
+    with_rows,
+    without_rows,
+)
 from headway.hosting.streaming import ServedStream
+from headway.hosting.tables import ModelOrigin
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue

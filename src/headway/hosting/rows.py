@@ -1,13 +1,14 @@
 """Rows of named arrays, and values that a model is timed with."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headway.errors import InvalidInput, called
-from headway.hosting.batch_axis import with_rows, without_rows
+from headway.errors import ConfigError, InvalidInput, called
 from headway.hosting.registry import Array
 from headway.hosting.warm_up import samples_of
 from headway.model import Model, Tensor, TensorModel, overrides
+from headway.models.catalogue import AnyModel
 from headway.signature import Signature, array_of
 
 
@@ -62,3 +63,32 @@ def samples_for(
     if has_rows:
         return list(samples_of(inputs))
     return [without_rows(each) for each in samples_of(with_rows(inputs))]
+
+
+def with_rows(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors with an axis of rows added."""
+    return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
+
+
+def without_rows(row: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array[0, ...] for name, array in row.items()}  # a scalar stays an array
+
+
+def drop_batch_axis(model: AnyModel) -> None:
+    if not isinstance(model, TensorModel):
+        raise ConfigError(
+            "0 is for models over arrays that have no axis of rows; this one takes Python "
+            "values. For one at a time, write 1",
+            field="max_batch_size",
+        )
+    drop: Callable[[], None] | None = getattr(model, "drop_batch_axis", None)
+    if drop is not None:  # a file, which knows its whole shapes
+        drop()
+    model.batch_axis = False
+
+
+def made_without_batch_axis(make: Callable[[], AnyModel]) -> AnyModel:
+    """Make the model again, in another process."""
+    model = make()
+    drop_batch_axis(model)
+    return model

@@ -11,8 +11,8 @@ from headway.observe.tally import ErrorTally
 from headway.runtime.calling.threads import whose
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
+from headway.server.bodies.encoding import decompress_body
 from headway.server.bodies.own_headers import has_options
-from headway.server.bodies.packed import decompress_body
 from headway.server.families.openai.unserved import why_unserved
 from headway.server.service.errors import headers_of, param_of, status_of, tell
 from headway.server.service.routes import ErrorFormat, Route

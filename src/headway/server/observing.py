@@ -14,8 +14,7 @@ from headway.observe.generation import GenerationMetrics
 from headway.observe.history import History, ModelHistory
 from headway.observe.metrics import Metrics
 from headway.observe.requests import RequestLog, RequestNote, current
-from headway.observe.stages import StageTally
-from headway.observe.tally import ErrorTally
+from headway.observe.tally import ErrorTally, StageTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batching.batcher import Batcher
 from headway.server.app import App, AppWrapper, Handle

@@ -12,10 +12,10 @@ from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import ConfigError, HeadwayError
 from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.hosted import Served
-from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.hosting.statistics import ModelStatistics
+from headway.hosting.tables import ModelOrigin
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
@@ -40,7 +40,7 @@ from headway.server.families.openai import (
     tokens,
 )
 from headway.server.families.openai import model_list as model_list
-from headway.server.families.openapi import handlers as openapi
+from headway.server.families.openapi.document import OpenAPI
 from headway.server.families.plain import handlers as plain
 from headway.server.families.responses import responses
 from headway.server.families.v2 import handlers as v2
@@ -287,7 +287,7 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         WebPages(models, version=inference.version),
     ]
     rows = [row for family in families for row in family.routes()]
-    described = openapi.OpenAPI(models, rows, version=inference.version, has_keys=has_keys)
+    described = OpenAPI(models, rows, version=inference.version, has_keys=has_keys)
     return rows + described.routes()
 
 

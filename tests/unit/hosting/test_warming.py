@@ -13,8 +13,8 @@ from headway.config import ModelConfig
 from headway.core.costs import CostTable
 from headway.errors import ConfigError
 from headway.hosting.hosted import Served
-from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Ask
+from headway.hosting.tables import ModelOrigin
 from headway.hosting.warm_up import Beside
 from headway.testing import now
 

@@ -21,8 +21,7 @@ from headway.server.families.openai.chat_messages import checked_messages
 from headway.server.families.responses.reading import ResponsesRequest
 from headway.server.families.responses.reading import chat_of as response_chat
 from headway.server.families.responses.writing import ResponseWriter
-from headway.server.service.anthropic_errors import anthropic_error
-from headway.server.service.field_names import renamed
+from headway.server.service.error_words import anthropic_error, renamed
 
 CHAT = ChatRequest(model="m", messages=[])
 LATE = DeadlineExceeded("too late")

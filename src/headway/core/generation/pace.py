@@ -109,3 +109,70 @@ class ChunkPace:
                 return size + (point[0] - size) * (limit_s - seconds) / (point[1] - seconds)
             size, seconds = point
         return 2 * size
+
+
+_DOUBT = 0.1  # of a step's expected time
+_LEAST_S = 0.0005  # timers are late, too
+
+
+class HandOver:
+    """When to decide the next step, while one runs on the device.
+
+    Late: a sequence that arrives until then is in it, and does not wait one step more. But early
+    enough for the device to find it when the running step ends: the host takes its time to decide a
+    step and to hand it over, and how long the running step takes is only estimated. Times are of
+    one clock. At first the host is taken to be slow.
+    """
+
+    def __init__(self) -> None:
+        self._host_s = 0.002
+
+    def took(self, seconds: float) -> None:
+        """Learn how long the host needed to decide a step and hand it over."""
+        seconds = min(seconds, 4 * self._host_s)
+        self._host_s += (seconds - self._host_s) * _SMOOTH
+
+    def at(self, began: float, expected_s: float) -> float:
+        """When to decide the next step, if the running step began at `began`."""
+        return began + (1 - _DOUBT) * expected_s - 1.5 * self._host_s - _LEAST_S
+
+
+# Parts of the step's expected time.
+_SINCE_LAST = 0.02
+_SINCE_FIRST = 0.05
+_MOST_SINCE_LAST_S = 0.002
+
+
+class IdleStart:
+    """When an idle engine begins: a moment after the last prompt of a burst.
+
+    Callers that ask together arrive one after the other, a fraction of a millisecond apart. If the
+    step began with the first of them, that one would decode beside the prompts of all others, which
+    would be computed in small chunks for its sake. That moment is a fiftieth of the step's own
+    time, so a single caller does not notice it.
+    """
+
+    def __init__(self, step_tokens: int, pace: ChunkPace) -> None:
+        self._step_tokens = step_tokens
+        self._pace = pace
+        self._first_at = math.inf
+        self._last_at = -math.inf
+        self._tokens = 0  # of the prompts that arrived since the last step began
+
+    def add(self, at: float, tokens: int) -> None:
+        """A prompt arrived."""
+        self._first_at = min(self._first_at, at)
+        self._last_at = max(self._last_at, at)
+        self._tokens += tokens
+
+    def begins_at(self) -> float:
+        """When to begin the step; in the past if no prompt arrived since the last step."""
+        expected_s = self._pace.expected_s(self._tokens, has_prompts=True)
+        if self._tokens >= self._step_tokens or not expected_s:
+            return -math.inf
+        pause_s = min(_MOST_SINCE_LAST_S, _SINCE_LAST * expected_s)
+        return min(self._last_at + pause_s, self._first_at + _SINCE_FIRST * expected_s)
+
+    def reset(self) -> None:
+        """A step begins, or no prompt waits any more."""
+        self._first_at, self._last_at, self._tokens = math.inf, -math.inf, 0

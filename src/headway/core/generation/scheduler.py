@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Sequence as Tokens
 
 from headway.core.generation.adapters import AdapterSlots
-from headway.core.generation.idle_start import IdleStart
+from headway.core.generation.blocks import BlockTables
 from headway.core.generation.limits import EngineLimits
-from headway.core.generation.pace import ChunkPace
+from headway.core.generation.pace import ChunkPace, IdleStart
 from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
 from headway.core.generation.step import Decode, Prefill, Step
-from headway.core.generation.tables import BlockTables
 from headway.core.generation.waiting import Waiting
 from headway.core.items import Priority, Wait
 from headway.core.queueing.deadlines import Deadlines

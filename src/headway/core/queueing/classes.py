@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 
 from headway.core.items import Item, Priority
-from headway.core.queueing.crowding import Crowding
 from headway.core.queueing.fairness import Shares, TenantAccount
+from headway.core.queueing.taking import Crowding
 
 
 class PriorityClass:

@@ -16,8 +16,7 @@ from headway.core.items import Item, Priority, key_of, kind_of
 from headway.core.policy import Order
 from headway.core.queueing.classes import PriorityClass
 from headway.core.queueing.deadlines import Deadlines
-from headway.core.queueing.lanes import OVERTAKE_ROWS, FairLane, Lane, Line, arrival_of
-from headway.core.queueing.plain import PlainLane
+from headway.core.queueing.lanes import OVERTAKE_ROWS, FairLane, Lane, Line, PlainLane, arrival_of
 from headway.core.queueing.priority import Ageing
 from headway.core.queueing.ranking import LaneRanking
 from headway.core.queueing.shelves import Shelf

@@ -22,14 +22,13 @@ from headway.core.lifecycle.health import Health, health_of
 from headway.core.lifecycle.placement import Placement, place_engine
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, without_frames
 from headway.hosting.explaining import Story
-from headway.hosting.generation.adapted import AdaptedModel
 from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
 from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.frontend import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import AnswerPiece, Generation
 from headway.hosting.in_use import InUse
-from headway.hosting.registry import Array, Ask, ItemsMean, WorkerLine
+from headway.hosting.registry import Array, Ask, ItemsMean, ServedModel, WorkerLine
 from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside
@@ -50,6 +49,7 @@ from headway.signature import Decoded, Signature, side_of
 
 if TYPE_CHECKING:
     from headway.runtime.generation.process import EngineProcess
+
 
 _log = logging.getLogger(__name__)
 _INPUTS = (Tensor("text_input", "object", (-1,)),)
@@ -286,7 +286,7 @@ class ServedGenerator(InUse):
     def adapter_names(self) -> list[str]:
         return [] if self._front is None else [each.name for each in self._front.adapters.entries()]
 
-    def adapted(self, name: str) -> AdaptedModel | None:
+    def adapted(self, name: str) -> "AdaptedModel | None":
         """The model as one adapter's name has it."""
         if self._front is None or name not in self._front.adapters:
             return None
@@ -431,3 +431,40 @@ def _value(name: str, value: Any) -> Any:
         return json.loads(value)
     except ValueError:
         return value
+
+
+class AdaptedModel:
+    """A model with an adapter. Made for a request; the model itself does the work."""
+
+    def __init__(self, model: ServedModel, adapter: str) -> None:
+        self._model = model
+        self.name = adapter
+
+    def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        return self._model.stream(value, self._adapted(ask))
+
+    async def predict(self, value: Any, ask: Ask) -> Any:
+        return await self._model.predict(value, self._adapted(ask))
+
+    async def predict_many(
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
+    ) -> list[Any]:
+        adapted: Ask | list[Ask]
+        if isinstance(asks, Ask):
+            adapted = self._adapted(asks)
+        else:
+            adapted = [self._adapted(ask) for ask in asks]
+        return await self._model.predict_many(values, adapted, keep_errors=keep_errors)
+
+    async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
+        return await self._model.infer(inputs, self._adapted(ask))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def _adapted(self, ask: Ask) -> Ask:
+        if ask.adapter not in ("", self.name):
+            raise InvalidInput(
+                f"Headway-Adapter: {ask.adapter!r} cannot be combined with adapter {self.name!r}"
+            )
+        return dataclasses.replace(ask, adapter=self.name)

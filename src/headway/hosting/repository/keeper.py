@@ -11,7 +11,6 @@ import msgspec
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.handles import Stages, Uses
-from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
     Registry,
     ServedModel,
@@ -24,7 +23,7 @@ from headway.hosting.repository.listing import Listing, of_config, of_folder
 from headway.hosting.repository.model_keeper import MakeServed, ModelKeeper
 from headway.hosting.repository.settings import overridden
 from headway.hosting.repository.turns import LoadTurns
-from headway.hosting.tables import cache_dir_of
+from headway.hosting.tables import ModelOrigin, cache_dir_of
 from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Crashed

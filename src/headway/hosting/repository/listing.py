@@ -13,10 +13,10 @@ import msgspec
 from headway.config import ModelConfig
 from headway.core.lifecycle.versions import Offer, VersionPolicy
 from headway.errors import InvalidInput
-from headway.hosting.origin import ModelOrigin
 from headway.hosting.repository.building import build_version
 from headway.hosting.repository.folder import ModelFolder
 from headway.hosting.repository.settings import overridden
+from headway.hosting.tables import ModelOrigin
 from headway.models import catalogue, source_versions
 from headway.models.catalogue import AnyModel
 

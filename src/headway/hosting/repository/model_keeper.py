@@ -26,7 +26,6 @@ from headway.errors import (
     NotReady,
     QueueFull,
 )
-from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
     Registry,
     ServedModel,
@@ -37,6 +36,7 @@ from headway.hosting.registry import (
 from headway.hosting.repository.building import forget_module
 from headway.hosting.repository.listing import Listing
 from headway.hosting.repository.turns import LoadTurns, Turn
+from headway.hosting.tables import ModelOrigin
 from headway.hosting.warm_up import Beside
 from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headway.errors import ConfigError, InvalidInput
 from headway.files import read_optional_json
 from headway.models.chat.traced import CALLER, UNTRACED, Traced
-from headway.models.sources.tokenizer import read_tokenizer
+from headway.models.sources.installed import read_tokenizer
 
 _NAMED = (
     "bos_token",

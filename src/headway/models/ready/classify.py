@@ -12,9 +12,8 @@ from headway.errors import ConfigError
 from headway.model import Tensor
 from headway.models.ready.embed import check_width
 from headway.models.ready.texts.encoders import Encoder
-from headway.models.ready.texts.pinned import PinnedNetwork
 from headway.models.ready.texts.pooling import all_of, sigmoid, softmax
-from headway.models.ready.texts.text import TextModel
+from headway.models.ready.texts.text import PinnedNetwork, TextModel
 from headway.models.sources.weights import PackagedWeights
 
 Array = numpy.ndarray[Any, Any]

@@ -13,9 +13,8 @@ import numpy
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Tensor
 from headway.models.ready.texts.encoders import Encoder, Head
-from headway.models.ready.texts.pinned import PinnedNetwork
 from headway.models.ready.texts.pooling import Pooling, Step, mean_of, through, unit
-from headway.models.ready.texts.text import TextModel
+from headway.models.ready.texts.text import PinnedNetwork, TextModel
 from headway.models.sources.weights import PackagedWeights
 
 DIMENSIONS = 384

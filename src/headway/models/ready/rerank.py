@@ -15,9 +15,8 @@ from headway.errors import InvalidInput
 from headway.model import Tensor
 from headway.models.ready.embed import MINILM_WEIGHTS, check_width, without_prompt
 from headway.models.ready.texts.encoders import Encoder, Head
-from headway.models.ready.texts.pinned import PinnedNetwork
 from headway.models.ready.texts.pooling import Step, all_of, mean_of, sigmoid, through, unit
-from headway.models.ready.texts.text import TextModel, length_of, words
+from headway.models.ready.texts.text import PinnedNetwork, TextModel, length_of, words
 
 Array = numpy.ndarray[Any, Any]
 

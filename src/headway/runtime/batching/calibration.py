@@ -13,8 +13,7 @@ from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.calling.inputs import InputReader
 from headway.runtime.calling.row_dependence import DependentRows
-from headway.runtime.calling.runner import TensorRunner
-from headway.runtime.calling.unbatched import WholeRunner
+from headway.runtime.calling.runner import TensorRunner, WholeRunner
 from headway.runtime.jobs.probing import ProbeWatcher, Trial, probe
 
 _log = logging.getLogger(__name__)

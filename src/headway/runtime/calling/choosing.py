@@ -6,8 +6,13 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel, overrides
 from headway.runtime.calling.parameters import REQUIRED, Keywords
-from headway.runtime.calling.runner import ItemRunner, ModelRunner, TensorRunner, is_async_function
-from headway.runtime.calling.unbatched import WholeRunner
+from headway.runtime.calling.runner import (
+    ItemRunner,
+    ModelRunner,
+    TensorRunner,
+    WholeRunner,
+    is_async_function,
+)
 
 
 def runner_for(target: object, name: str | None) -> ModelRunner:

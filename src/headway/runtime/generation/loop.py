@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from headway.core.generation.limits import EngineLimits
+from headway.core.generation.pace import HandOver
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.generation.step import Step
-from headway.core.generation.step_timing import HandOver
 from headway.core.items import Wait
 from headway.errors import HeadwayError, ModelFailed
 from headway.runtime.calling.faults import is_device_lost, is_out_of_memory, release_memory

@@ -7,7 +7,11 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy
 
+from headway.errors import InvalidInput
 from headway.server.bodies.background import background
+from headway.server.bodies.own_headers import timeout_s
+from headway.wire.compression import decompress
+from headway.wire.messages import Request
 
 _MOST_VALUES = 2**14  # encoded in the event loop: about a millisecond
 _MOST_CHARACTERS = 2**18  # of a text: the same time
@@ -48,3 +52,19 @@ def _weight(value: Any, most: int) -> int:
             break
         weight += _weight(each, most - weight)
     return weight
+
+
+async def decompress_body(request: Request, *, limit: int) -> None:
+    """Unpack the body, in place. Raises InvalidInput or InputTooLarge."""
+    if not request.body:
+        return
+    for encoding in reversed(request.headers["content-encoding"].split(",")):
+        name = encoding.strip().lower()
+        if name in ("", "identity"):
+            continue
+        if name not in ("gzip", "x-gzip", "deflate"):
+            raise InvalidInput(f"Content-Encoding {name!r} is not known; there are: gzip, deflate")
+        # Never in the event loop: a thousandth of the limit can unpack to all of it.
+        request.body = await background.run(
+            partial(decompress, request.body, limit), timeout_s=timeout_s(request.headers)
+        )

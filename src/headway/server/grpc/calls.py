@@ -14,8 +14,8 @@ from headway.server.auth.gates import Gate
 from headway.server.auth.keys import NOBODY
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.standard.serving import streaming_of
+from headway.server.service.error_words import in_tritons_words
 from headway.server.service.errors import retry_after_s, tell
-from headway.server.service.triton_words import in_tritons_words
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.call_state import OPEN_BYTES
 from headway.wire.http2.method import Method

@@ -14,11 +14,11 @@ from headway.server.grpc.call_logs import wrappers
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
 from headway.server.grpc.health import HealthService
-from headway.server.grpc.open_streams import OpenStreams
 from headway.server.grpc.service import Methods
 from headway.server.grpc.standard import health_pb2
 from headway.server.grpc.standard.reflection import VERSIONS, Reflection
 from headway.server.grpc.standard.serving import methods_of
+from headway.server.grpc.streams import OpenStreams
 from headway.server.service.inference import Inference, inference_over
 from headway.server.service.shared_memory import SharedRegions
 from headway.wire.body_room import BodyRoom

@@ -2,9 +2,11 @@
 streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import functools
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
@@ -16,9 +18,11 @@ from headway.server.service.event_stream import ToSink
 from headway.wire.body_room import BodyRoom
 from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.inbox import framed
+from headway.wire.http2.status import Status
 
 if TYPE_CHECKING:
     from headway.server.grpc.service import Methods
+
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # counted for each request's task
@@ -188,3 +192,49 @@ def _end_of(request: pb.ModelInferRequest) -> pb.ModelStreamInferResponse:
     )
     response.parameters[IS_END].bool_param = True
     return pb.ModelStreamInferResponse(infer_response=response)
+
+
+MOST_OF_A_CLIENT = 256
+MOST_S = 3600.0
+Watching: TypeAlias = Callable[[Any, Any], Coroutine[Any, Any, None]]
+
+
+class OpenStreams:
+    """Streams that need no key (of health, of reflection): how many a client may hold, and how
+    long."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def bounded(self, run: Callable[[Any, Any], Any]) -> Watching:
+        """The same method, with a limit."""
+
+        @functools.wraps(run)
+        async def bounded(request: Any, context: Any) -> None:
+            client = context.peer().rpartition(":")[0]
+            if self._counts[client] >= MOST_OF_A_CLIENT:
+                await context.abort(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"at most {MOST_OF_A_CLIENT} streams of one client without a key",
+                )
+            self._counts[client] += 1
+            try:
+                async with asyncio.timeout(MOST_S):
+                    await _write_all(run(request, context), context)
+            except TimeoutError:
+                await context.abort(Status.UNAVAILABLE, "watch again: it has been long")
+            finally:
+                self._counts[client] -= 1
+                if not self._counts[client]:
+                    del self._counts[client]
+
+        return bounded
+
+
+async def _write_all(result: Any, context: Any) -> None:
+    """A method gives its messages, or writes them itself."""
+    if hasattr(result, "__aiter__"):
+        async for message in result:
+            await context.write(message)
+    else:
+        await result

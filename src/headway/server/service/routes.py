@@ -11,10 +11,8 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
 from headway.server.bodies.json_body import decode_fields
-from headway.server.service.anthropic_errors import anthropic_error
+from headway.server.service.error_words import anthropic_error, in_tritons_words, openai_error
 from headway.server.service.model_tasks import Task
-from headway.server.service.openai_errors import openai_error
-from headway.server.service.triton_words import in_tritons_words
 from headway.wire.messages import JSON, Answer, ErrorResponse, Headers, Pending, Request
 
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, its decoded body, **params)

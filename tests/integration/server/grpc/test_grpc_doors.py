@@ -120,7 +120,7 @@ async def test_without_a_key_a_message_is_small() -> None:
 
 
 async def test_watchers_of_one_client_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.server.grpc.open_streams.MOST_OF_A_CLIENT", 3)
+    monkeypatch.setattr("headway.server.grpc.streams.MOST_OF_A_CLIENT", 3)
     async with served() as (_, _, channel):
         stub = health_pb2_grpc.HealthStub(channel)
         watching = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(3)]
@@ -139,7 +139,7 @@ async def test_watchers_of_one_client_are_few(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_watcher_is_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.server.grpc.open_streams.MOST_S", 0.05)
+    monkeypatch.setattr("headway.server.grpc.streams.MOST_S", 0.05)
     async with served() as (_, _, channel):
         call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING

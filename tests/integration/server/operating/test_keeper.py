@@ -29,11 +29,11 @@ from headway.errors import (
     UnknownModel,
 )
 from headway.hosting.hosted import Served
-from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Ask
 from headway.hosting.repository import model_keeper
 from headway.hosting.repository.building import forget_module
 from headway.hosting.repository.keeper import Keeper
+from headway.hosting.tables import ModelOrigin
 from headway.server.run import make_served, serving
 from headway.testing import now
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from headway.core.generation.pace import ChunkPace
-from headway.core.generation.step_timing import HandOver
+from headway.core.generation.pace import ChunkPace, HandOver
 
 
 def taught(seconds_of: "dict[int, float]", stretch: float = 2.0) -> ChunkPace:

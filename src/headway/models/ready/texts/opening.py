@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.errors import ConfigError
 from headway.files import read_json, read_optional_json
-from headway.models.sources.tokenizer import read_tokenizer
+from headway.models.sources.installed import read_tokenizer
 
 # Of these, which write texts, the half that reads them serves alone.
 ENCODERS = {

@@ -2,7 +2,8 @@
 number, and a batch is padded to its longest. The tasks decide which weights run, and what becomes
 of the result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,9 +12,16 @@ import numpy
 from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.files import read_optional_json
 from headway.model import Model, Tensor
-from headway.models.ready.texts.encoders import EncodedBatch, Encoder, ProofTexts
+from headway.models.ready.texts.encoders import (
+    ONNX_FILES,
+    EncodedBatch,
+    Encoder,
+    OnnxEncoder,
+    ProofTexts,
+)
 from headway.models.ready.texts.proof import LENGTHS
-from headway.models.sources.tokenizer import read_tokenizer
+from headway.models.sources.installed import read_tokenizer
+from headway.models.sources.weights import PackagedWeights, find_weights
 
 # No language needs more: a longer text is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -287,3 +295,41 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> "numpy.ndarray[Any, An
     for line, row in zip(padded, rows, strict=True):
         line[: len(row)] = row
     return padded
+
+
+_POSITIONS = 512
+_FRAME = 2  # tokens of every text
+
+
+class PinnedNetwork(TextModel):
+    """Options: `weights` (a folder with the .onnx file and tokenizer.json, or a name on the hub; by
+    default the pinned package), `device` and `threads` (of onnxruntime), `max_tokens`, `truncate`
+    (longer texts are cut, not refused)."""
+
+    pinned: ClassVar[PackagedWeights]
+    names: ClassVar[Sequence[str]] = ONNX_FILES
+    output: ClassVar[str | None] = None
+    task: ClassVar[Mapping[str, Any]] = {}  # for the class of the task
+
+    def __init__(
+        self,
+        *,
+        weights: str | None = None,
+        device: str = "",
+        threads: int = 1,
+        max_tokens: int = 256,
+        truncate: bool = False,
+    ) -> None:
+        if not _FRAME <= max_tokens <= _POSITIONS:
+            raise ConfigError(
+                f"must be from {_FRAME} to {_POSITIONS}, not {max_tokens}", field="max_tokens"
+            )
+        files = ["tokenizer.json", *(f"{name}*" for name in self.names)]
+        encoder = OnnxEncoder(
+            self.pinned.find if weights is None else partial(find_weights, weights, patterns=files),
+            device=device,
+            threads=threads,
+            names=self.names,
+            output=self.output,
+        )
+        super().__init__(encoder, max_tokens=max_tokens, truncate=truncate, **self.task)

@@ -15,7 +15,7 @@ from headway.server.families.anthropic.writing import Message, MessageWriter
 from headway.server.families.openai.chat import begin_chat, chat_prompt, encoded_chat
 from headway.server.families.openai.generation_request import language_of
 from headway.server.families.openai.writer import answered
-from headway.server.service.field_names import renamed
+from headway.server.service.error_words import renamed
 from headway.server.service.inference import Inference
 from headway.server.service.options import find_or_wake
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes

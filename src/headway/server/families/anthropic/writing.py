@@ -10,7 +10,7 @@ from headway.hosting.generation.pieces import AnswerPiece
 from headway.server.families.openai.answer_blocks import AnswerBlocks, Block, BlockEvent
 from headway.server.families.openai.chat import BegunChat, ChatRequest
 from headway.server.families.openai.writer import Writer
-from headway.server.service.anthropic_errors import anthropic_error
+from headway.server.service.error_words import anthropic_error
 from headway.server.service.errors import status_of
 
 _encode = msgspec.json.Encoder().encode

@@ -35,7 +35,7 @@ from headway.server.families.ollama.writing import (
 from headway.server.families.openai.chat import begin_chat
 from headway.server.families.openai.generation_request import language_of
 from headway.server.families.openai.writer import answered
-from headway.server.service.field_names import renamed
+from headway.server.service.error_words import renamed
 from headway.server.service.inference import Inference
 from headway.server.service.model_tasks import check_does, embeds, generates, task_of
 from headway.server.service.options import ask_of, find_or_wake

@@ -16,9 +16,9 @@ from headway.hosting.registry import Ask
 from headway.hosting.streaming import ServedStream
 from headway.server.families.openai.answers import UsageCount
 from headway.server.families.openai.generation_request import GenerationRequest, too_long
+from headway.server.service.error_words import openai_error
 from headway.server.service.errors import param_of, status_of
 from headway.server.service.event_stream import Events, Pumping
-from headway.server.service.openai_errors import openai_error
 from headway.wire.messages import (
     EVENT_HEADERS,
     EVENT_STREAM,

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
 from headway.server.families.openapi.operation_parts import (
@@ -21,7 +23,9 @@ from headway.server.families.openapi.own_routes import PREDICT, own_name, own_ro
 from headway.server.families.openapi.schemas import COMPONENTS, KEYS, PARAMETERS, schemas_of
 from headway.server.service import model_tasks
 from headway.server.service.examples import Schema
+from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Gives, Route, Takes
+from headway.wire.messages import Request, Response
 
 UNANSWERED = "x-headway-unanswered"  # on an operation: no model that is served now can answer it
 CHAT = "/v1/chat/completions"
@@ -179,3 +183,35 @@ def _shown(model: ServedModel) -> dict[str, Any]:
     """The first facts that /docs shows: the model's name and the operation that calls it."""
     operation = operation_id("POST", CHAT) if model_tasks.generates(model) else own_name(model)
     return {"name": model.name, "version": model.version, "operation": operation}
+
+
+class OpenAPI:
+    """The routes and their handlers, over the models."""
+
+    def __init__(
+        self,
+        models: VisibleModels,
+        rows: Sequence[Route],
+        *,
+        version: str = "0",
+        has_keys: bool = False,
+    ) -> None:
+        """`rows`: the other routes."""
+        self._models = models
+        self._rows = rows
+        self._version = version
+        self._has_keys = has_keys
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                *("GET", "/openapi.json", self.openapi, Access.READ),
+                summary="The routes, as OpenAPI 3.1",
+            )
+        ]
+
+    async def openapi(self, request: Request) -> Response:
+        models = self._models.answering(request.caller)
+        rows = [*self._rows, *self.routes()]
+        document = document_of(models, rows, version=self._version, has_keys=self._has_keys)
+        return Response(msgspec.json.encode(document))

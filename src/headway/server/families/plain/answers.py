@@ -3,11 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from headway.errors import ModelFailed
+import msgspec
+
+from headway.errors import HeadwayError, ModelFailed
+from headway.hosting.registry import Ask, ServedModel
 from headway.runtime.calling.threads import run_in_thread
 from headway.server.bodies.encoding import encode_json
-from headway.signature.foreign import is_image, plain_of, png_of
-from headway.wire.messages import JSON, Request, Response
+from headway.server.families.v2.text_generation import single
+from headway.server.service.event_stream import Events
+from headway.signature.foreign import encode_plain, is_image, plain_of, png_of
+from headway.wire.messages import EVENT_HEADERS, JSON, Request, Response, StreamResponse
 
 NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
 EVENTS = "text/event-stream"
@@ -65,3 +70,24 @@ async def encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
         return await encode_json(result, hook)
     except NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error
+
+
+async def answer_events(served: ServedModel, value: Any, ask: Ask) -> StreamResponse:
+    """Stream the result as events. An error before the first chunk is an ordinary one; later it is
+    an event `error`."""
+    stream = served.stream(value, ask) if served.streams else single(served, value, ask)
+    events = Events(stream, _event_of, _error_event)
+    await events.start()
+    return StreamResponse(events, headers=EVENT_HEADERS)
+
+
+def _event_of(chunk: Any) -> bytes:
+    try:
+        return b"data: %b\n\n" % encode_plain(chunk)
+    except NOT_JSON as error:
+        raise ModelFailed(f"a chunk is not JSON: {error}") from error
+
+
+def _error_event(error: HeadwayError) -> bytes:
+    text = msgspec.json.encode({"error": str(error), "code": error.code})
+    return b"event: error\ndata: %b\n\n" % text

@@ -20,13 +20,13 @@ from headway.server.auth.access import Access
 from headway.server.bodies.json_body import decode_value
 from headway.server.families.plain.answers import (
     NOT_JSON,
+    answer_events,
     answer_of,
     encoded,
     wants_events,
     wants_json,
 )
 from headway.server.families.plain.direct import is_direct, plain_codec
-from headway.server.families.plain.events import answer_events
 from headway.server.families.plain.uploads import is_upload, read_upload
 from headway.server.families.v2.text_generation import whole
 from headway.server.service.direct_path import DirectPath

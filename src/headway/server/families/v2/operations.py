@@ -40,10 +40,10 @@ from headway.server.families.v2.model_config import (
     metadata_of,
     with_contents,
 )
+from headway.server.service.error_words import loading
 from headway.server.service.inference import Inference
 from headway.server.service.routes import Takes
 from headway.server.service.shared_memory import SharedRegion
-from headway.server.service.triton_words import loading
 
 EXTENSIONS = (
     "binary_tensor_data",
