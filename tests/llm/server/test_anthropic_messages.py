@@ -161,6 +161,10 @@ def test_an_answer_has_the_form_that_is_asked_for(http: httpx.Client) -> None:
             {"tools": [{"name": "f"}], "tool_choice": {"type": "tool", "name": "g"}},
             "tool_choice.name: there is no tool 'g'",
         ),
+        (
+            {"tools": [{"name": "f"}], "tool_choice": {"type": "any", "name": "f"}},
+            "tool_choice.name: goes with type tool, not 'any'",
+        ),
         ({"output_config": {"effort": "a lot"}}, "output_config.effort: "),
         ({"inference_geo": "us"}, "inference_geo: this field is not supported"),
         ({"stop": ["x"]}, "stop: there is no such field"),

@@ -114,6 +114,8 @@ def _choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
     for name in choice.keys() - {"type", "name", "disable_parallel_tool_use"}:
         raise InvalidInput(f"tool_choice.{name}: there is no such field")
     kind = choice.get("type")
+    if kind != "tool" and choice.get("name") is not None:
+        raise InvalidInput(f"tool_choice.name: goes with type tool, not {kind!r:.40}")
     if not choice or kind in _CHOICES:
         return None if kind is None else _CHOICES[kind]
     if kind != "tool":
