@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from headway.config import ServerConfig
 from headway.errors import Forbidden, InvalidInput, NotReady
@@ -69,8 +70,8 @@ class Inference:
         self.version = version  # of this server
         self.regions = regions  # None: shared memory is off
         self.limits = limits
-        self._signatures: dict[ServedModel, TensorSignature] = {}
-        registry.on_gone(self._forget)
+        # Weakly: a request that found its model before it was unloaded may ask after that.
+        self._signatures = WeakKeyDictionary[ServedModel, TensorSignature]()
 
     # ---- finding
 
@@ -178,9 +179,6 @@ class Inference:
             labels=served.labels,
             regions=self.regions,
         )
-
-    def _forget(self, served: ServedModel) -> None:
-        self._signatures.pop(served, None)
 
 
 def inference_over(
