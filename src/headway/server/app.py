@@ -24,7 +24,9 @@ from headway.wire.headers import WireHeaders
 from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending, Request, Response
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
-_MOST_REMEMBERED = 4096  # paths; a client that makes names up costs no more than this
+# Of paths: a client that makes names up costs no more than this.
+_MOST_REMEMBERED = 4096
+_LONGEST_REMEMBERED = 256  # characters
 
 
 class Found(NamedTuple):
@@ -239,6 +241,8 @@ class App:
         return allowed
 
     def _find_direct(self, url: bytes) -> Found | None:
+        if len(url) > _LONGEST_REMEMBERED:
+            return None
         if len(self._found_direct) >= _MOST_REMEMBERED:
             self._found_direct.clear()
         found = self._look_up(Request("POST", url.decode("latin-1"), "", {}, b"", ""))
@@ -260,6 +264,8 @@ class App:
         return candidates
 
     def _remember(self, request: Request, found: Found) -> Found:
+        if len(request.path) > _LONGEST_REMEMBERED:
+            return found
         if len(self._found) >= _MOST_REMEMBERED:
             self._found.clear()
         self._found[request.method, request.path] = found

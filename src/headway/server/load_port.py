@@ -3,8 +3,11 @@ is busy. HAProxy's agent check gets a line that sets its weight; `GET` gets `/me
 
 import contextlib
 import logging
+import math
+import selectors
 import socket
 import threading
+import time
 
 from headway.config import ServerConfig
 from headway.core.lifecycle.scaling import weight_percent
@@ -15,7 +18,8 @@ from headway.observe.load import LoadSignals
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 0.05  # for the first bytes: an agent check sends none
-_LONGEST_S = 2.0  # for an answer to be taken
+_MOST_WAITING = 512  # clients that may still ask; then all are answered at once
+_LONGEST_S = 2.0  # for the thread to end
 
 
 class LoadPort:
@@ -27,6 +31,7 @@ class LoadPort:
         self._address = (config.host, config.load_port)
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._is_stopped = threading.Event()
 
     async def start(self) -> None:
         host, port = self._address
@@ -46,30 +51,51 @@ class LoadPort:
         pass
 
     async def stop(self, drain_s: float) -> None:
+        self._is_stopped.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
+            if self._thread is not None:
+                self._thread.join(_LONGEST_S)
             self._listener.close()
-        if self._thread is not None:
-            self._thread.join(_LONGEST_S)
 
     def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:  # closed
-                return
-            with connection, contextlib.suppress(OSError):
-                self._answer(connection)
+        """Nobody waits behind clients that say nothing: each has its own time to ask."""
+        waiting: dict[socket.socket, float] = {}  # until when each may ask, oldest first
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            while not self._is_stopped.is_set():
+                until = next(iter(waiting.values()), None)
+                left_s = None if until is None else max(0.0, until - time.monotonic())
+                ready = {key.fileobj for key, _ in selector.select(left_s)}
+                if listener in ready and (new := self._accepted(listener)) is not None:
+                    selector.register(new, selectors.EVENT_READ)
+                    waiting[new] = time.monotonic() + _PATIENCE_S
+                now = math.inf if len(waiting) >= _MOST_WAITING else time.monotonic()
+                for each in [each for each, end in waiting.items() if each in ready or end <= now]:
+                    del waiting[each]
+                    selector.unregister(each)
+                    self._answer(each)
+        for each in waiting:
+            each.close()
+
+    def _accepted(self, listener: socket.socket) -> socket.socket | None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it has left already, or too many files are open
+            self._is_stopped.wait(_PATIENCE_S)
+            return None
+        connection.setblocking(False)
+        return connection
 
     def _answer(self, connection: socket.socket) -> None:
-        connection.settimeout(_PATIENCE_S)
-        try:
-            asked = connection.recv(4096)
-        except TimeoutError:
+        # RuntimeError: a model came or went in the other thread meanwhile.
+        with connection, contextlib.suppress(OSError, RuntimeError):
             asked = b""
-        connection.settimeout(_LONGEST_S)
-        connection.sendall(self._page() if asked.startswith(b"GET ") else self._line())
+            with contextlib.suppress(BlockingIOError):
+                asked = connection.recv(4096)
+            # It fits into the socket's buffer: nobody is waited for.
+            connection.sendall(self._page() if asked.startswith(b"GET ") else self._line())
 
     def _line(self) -> bytes:
         """As HAProxy's agent check reads it."""

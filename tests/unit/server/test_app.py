@@ -87,6 +87,10 @@ async def test_made_up_paths_do_not_fill_the_memory() -> None:
     for number in range(5000):
         await app.handle(request("GET", f"/v2/models/{number}"))
     assert app.paths_remembered <= 4096
+    app = App()
+    app.add(Route("GET", "/v2/models/{model}", echo))
+    assert (await answer(app, "GET", f"/v2/models/{'m' * 30_000}")).status == 200
+    assert app.paths_remembered == 0
 
 
 @pytest.mark.parametrize(

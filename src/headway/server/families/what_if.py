@@ -7,6 +7,8 @@ interpreter waits for it, and a server without questions has none.
 import asyncio
 import dataclasses
 import json
+import logging
+import math
 import sys
 from urllib.parse import parse_qsl
 
@@ -19,6 +21,7 @@ from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Route
 from headway.wire.messages import Request, Response
 
+_log = logging.getLogger(__name__)
 MOST_S = 20.0
 MOST_ITEMS = 4000
 _SIMULATOR = "headway.lab.what_if"
@@ -78,9 +81,14 @@ class WhatIf:
 def _asked(query: str) -> _Changes:
     given = dict(parse_qsl(query, keep_blank_values=True))
     try:
-        return msgspec.convert(given, _Changes, strict=False)
+        asked = msgspec.convert(given, _Changes, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the query: {error}") from None
+    for name in ("max_wait_ms", "slo_ms"):
+        value = getattr(asked, name)
+        if value is not None and not math.isfinite(value):
+            raise InvalidInput(f"{name}: must be a number, not {value}")
+    return asked
 
 
 async def _ask_simulator(question: bytes) -> bytes:
@@ -97,7 +105,8 @@ async def _ask_simulator(question: bytes) -> bytes:
         if process.returncode is None:  # it took too long, or the caller has left
             process.kill()
     if process.returncode:
-        raise Unavailable(f"the simulation failed: {errors.decode(errors='replace')[-300:]}")
+        _log.error("a simulation failed: %s", errors.decode(errors="replace"))
+        raise Unavailable("the simulation failed; the server's log says why")
     return answer
 
 

@@ -66,6 +66,14 @@ def test_the_load_port_tells_haproxy_a_weight_and_others_the_page(server: Server
     assert said(port) == b"up ready 100%\n"
 
 
+def test_a_balancer_does_not_wait_behind_clients_that_say_nothing(server: Server) -> None:
+    port = load_port_of(server)
+    with ExitStack() as silent:
+        for _ in range(600):  # more than may wait at once
+            silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+        assert said(port) == b"up ready 100%\n"  # one after the other, this would take 30 s
+
+
 def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -22,7 +22,9 @@ def wait(items: list[int]) -> list[int]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("what-if")
     (folder / "wait.py").write_text(MODEL)
-    with served(folder, "wait.py", "--port", "0", "--admin-without-key") as running:
+    with served(
+        folder, "wait.py", "--port", "0", "--grpc-port", "-1", "--admin-without-key"
+    ) as running:
         yield running
 
 
@@ -52,6 +54,8 @@ def test_the_last_traffic_is_simulated(server: Server) -> None:
         ("model=wait&workers=2", 400, "workers"),
         ("model=wait&max_batch_size=0", 400, "max_batch_size"),
         ("model=wait&slo_ms=fast", 400, "slo_ms"),
+        ("model=wait&slo_ms=nan", 400, "slo_ms"),
+        ("model=wait&max_wait_ms=inf", 400, "max_wait_ms"),
         ("", 400, "model"),
     ],
 )
