@@ -17,6 +17,8 @@ from headway.lab.workload import LONGEST, Sizes, Times
 
 _SIZE_COLUMNS = ("size", "length", "tokens", "contexttokens", "input_length")
 _OUTPUT_COLUMNS = ("generatedtokens", "output", "output_tokens", "output_length")
+_COLUMNS = frozenset(["timestamp", "tenant", *_SIZE_COLUMNS, *_OUTPUT_COLUMNS])
+_MOST_BYTES = 2**30  # of a file: it is read as a whole
 
 
 def read_sizes(path: Path) -> Sizes:
@@ -33,10 +35,7 @@ def read_sizes(path: Path) -> Sizes:
         sizes = np.array([float(row[column]) for row in rows[is_header:]])
     except (IndexError, ValueError) as error:
         raise ConfigError(f"the trace {path} has a bad length: {error}") from error
-    if not len(sizes) or not np.all(np.isfinite(sizes)) or sizes.max() > LONGEST:
-        raise ConfigError(f"the trace {path} needs lengths from 1 to {LONGEST}")
-    whole: Sizes = np.maximum(1, np.rint(sizes)).astype(np.int64)
-    return whole
+    return _whole(sizes, path)
 
 
 def read_outputs(path: Path) -> Sizes:
@@ -49,7 +48,13 @@ def read_outputs(path: Path) -> Sizes:
         values = np.array([float(each) for each in cells])
     except ValueError as error:
         raise ConfigError(f"the trace {path} has a bad length: {error}") from error
-    whole: Sizes = np.maximum(1, np.rint(values)).astype(np.int64)
+    return _whole(values, path)
+
+
+def _whole(sizes: Times, path: Path) -> Sizes:
+    if not len(sizes) or not np.all(np.isfinite(sizes)) or sizes.max() > LONGEST:
+        raise ConfigError(f"the trace {path} needs lengths from 1 to {LONGEST}")
+    whole: Sizes = np.maximum(1, np.rint(sizes)).astype(np.int64)
     return whole
 
 
@@ -75,12 +80,14 @@ def _column(rows: Sequence[Sequence[str]], wanted: Sequence[str]) -> list[str] |
 def _read_rows(path: Path) -> list[list[str]]:
     """The header, and a row for each request."""
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
         if path.suffix in {".jsonl", ".ndjson"}:
             rows = _json_rows(path)
         else:
             with path.open(newline="", encoding="utf-8-sig") as file:
                 rows = [row for row in csv.reader(file) if row]
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, OverflowError, RecursionError, csv.Error) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}") from error
     if not rows:
         raise ConfigError(f"the trace {path} is empty")
@@ -97,7 +104,11 @@ def _json_rows(path: Path) -> list[list[str]]:
                 raise ValueError(f"line {number} has no timestamp in ms")
             lines.append(line)
     lines.sort(key=lambda line: float(line["timestamp"]))
-    names = list(dict.fromkeys(name for line in lines for name in line))
+    names = [
+        name
+        for name in dict.fromkeys(name for line in lines for name in line)
+        if name.strip().lower() in _COLUMNS
+    ]
     rows = [[str(line.get(name, "")) for name in names] for line in lines]
     at = names.index("timestamp") if names else 0
     for row in rows:
