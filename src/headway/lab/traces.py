@@ -19,6 +19,7 @@ _SIZE_COLUMNS = ("size", "length", "tokens", "contexttokens", "input_length")
 _OUTPUT_COLUMNS = ("generatedtokens", "output", "output_tokens", "output_length")
 _COLUMNS = frozenset(["timestamp", "tenant", *_SIZE_COLUMNS, *_OUTPUT_COLUMNS])
 _MOST_BYTES = 2**30  # of a file: it is read as a whole
+_SHORTEST_S, _LONGEST_S = 1e-6, 1e12
 
 
 def read_sizes(path: Path) -> Sizes:
@@ -66,7 +67,8 @@ def read_tenants(path: Path) -> list[str] | None:
         return None
     column, has_header = _time_column(rows[0])
     times = _parse_times([row[column] for row in rows[has_header:]])
-    return [names[each] for each in np.argsort(times, kind="stable")]
+    shown = {name: "".join(c if c.isprintable() else "?" for c in name) for name in set(names)}
+    return [shown[names[each]] for each in np.argsort(times, kind="stable")]
 
 
 def _column(rows: Sequence[Sequence[str]], wanted: Sequence[str]) -> list[str] | None:
@@ -129,6 +131,8 @@ def read_trace(path: Path) -> Times:
         raise ConfigError(f"the trace {path} has a bad time: {error}") from error
     if len(times) < 2 or not np.all(np.isfinite(times)) or times.max() <= times.min():
         raise ConfigError(f"the trace {path} needs two different times at least")
+    if not _SHORTEST_S <= times.max() / 2 - times.min() / 2 <= _LONGEST_S:
+        raise ConfigError(f"the trace {path} lasts less than a microsecond, or for ages")
     from_zero: Times = np.sort(times) - times.min()
     return from_zero
 

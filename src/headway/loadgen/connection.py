@@ -18,6 +18,7 @@ from headway.loadgen.tokens import TOKEN
 READ, WRITE = 1, 4  # as epoll's own EPOLLIN and EPOLLOUT
 _CHUNK = 262_144
 _CONNECT_S = 5.0
+_MOST_BYTES = 2**28  # of an answer
 # The kernel wakes a sleeper up to this late; from here on the driver looks again and again.
 _SPIN_S = 100e-6
 
@@ -96,6 +97,8 @@ class Connection:
             data += self.socket.recv(_CHUNK)
         if self.arrived is not None and (pieces := len(TOKEN.findall(data))):
             self.arrived.append((time.perf_counter(), pieces))
+        if len(self._read) + len(data) > _MOST_BYTES:
+            raise Refused(f"an answer has more than {_MOST_BYTES} bytes")
         return self._take(data)
 
     def _take(self, data: bytes) -> bytes | None:
@@ -126,7 +129,10 @@ class Connection:
             self.is_last = True
         at = head.find(b"\r\ncontent-length:")
         if at >= 0:
-            self._length = end + 4 + int(head[at + 17 :].split(b"\r", 1)[0])
+            told = head[at + 17 :].split(b"\r", 1)[0].strip()
+            if not told.isdigit():
+                raise Refused(f"no HTTP: Content-Length is {told!r:.60}")
+            self._length = end + 4 + int(told)
         elif b"\r\ntransfer-encoding: chunked" in head:
             self._chunked = _ChunkedAnswer()
             self._length = 0
@@ -163,6 +169,8 @@ class _ChunkedAnswer:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             raise Refused(f"no HTTP: {error}") from error
+        if len(self._body) > _MOST_BYTES:
+            raise Refused(f"an answer has more than {_MOST_BYTES} bytes")
         if not self._is_done:
             return None
         return b"HTTP/1.1 %d\r\n\r\n" % self._parser.get_status_code() + bytes(self._body)

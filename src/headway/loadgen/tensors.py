@@ -1,6 +1,7 @@
 """Tensors of v2 with values that a model may be asked about, as JSON or as bytes."""
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _TEXT = (
     "and long enough when every seat is taken so that no one has to stand for the whole ride"
 )
 _USUAL_WORDS = 16
+_MOST_VALUES = 2**26  # of a tensor, unless it is asked for by its shape
 _LARGEST = 100  # of whole numbers: most models take these, as class numbers or tokens
 
 
@@ -57,6 +59,11 @@ class TensorInput:
             declared = (rows, *declared[1:])
         elif rows != 1:
             raise ConfigError(f"the input {name} has no axis of rows: {declared}", field="--rows")
+        if math.prod(abs(each) for each in declared) > _MOST_VALUES:
+            raise ConfigError(
+                f"the input {name} has the shape {list(declared)}, more than {_MOST_VALUES} values",
+                field="--shape",
+            )
         return cls(name, datatype, declared)
 
     def values(self, rng: np.random.Generator, length: int | None) -> NDArray[Any]:

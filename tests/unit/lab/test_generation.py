@@ -19,7 +19,7 @@ from headway.lab.generation import (
     simulate_continuous,
     simulate_static,
 )
-from headway.lab.traces import read_sizes
+from headway.lab.traces import read_sizes, read_tenants
 
 CPU = StepCost(0.012, 0.0018)
 GPU = StepCost(0.006, 0.00002)
@@ -113,6 +113,8 @@ def test_azures_and_mooncakes_traces_are_read(tmp_path: Path) -> None:
         ("a.jsonl", "[" * 100_000),
         ("a.jsonl", f'{{"timestamp": 1{"0" * 400}, "input_length": 1, "output_length": 1}}\n' * 2),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,nan\n2,3,4\n"),
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,2,3\n1e-300,3,4\n"),
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n-1.7e308,2,3\n1.7e308,3,4\n"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,1e300\n2,3,4\n"),
     ],
 )
@@ -121,6 +123,12 @@ def test_a_trace_that_lacks_something_says_so(tmp_path: Path, name: str, text: s
     path.write_text(text)
     with pytest.raises(ConfigError, match="trace"):
         read_conversations(path)
+
+
+def test_a_tenant_of_a_trace_is_no_command_to_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("timestamp,tenant\n1,a\x1b[2J\n2,b\n")
+    assert read_tenants(path) == ["a?[2J", "b"]
 
 
 def test_a_trace_with_a_name_of_its_own_on_every_line_is_read_as_any_other(tmp_path: Path) -> None:

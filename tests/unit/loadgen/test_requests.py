@@ -9,6 +9,7 @@ import pytest
 
 from headway.cli import bench_flags
 from headway.errors import ConfigError
+from headway.loadgen import connection
 from headway.loadgen.connection import Connection, Refused
 from headway.loadgen.exchange import Address, post
 from headway.loadgen.sweep import ArrivalLaw
@@ -94,40 +95,62 @@ def test_an_answer_is_put_together_however_it_is_cut(answer: bytes, step: int) -
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        connection = Connection(ours)
+        reader = Connection(ours)
         for _ in range(2):  # the connection serves again
             found = None
             for begin in range(0, len(answer), step):
                 assert found is None
                 theirs.send(answer[begin : begin + step])
-                found = connection.receive()
+                found = reader.receive()
             assert found is not None
             assert found.endswith(b"\r\n\r\nok")
-            assert not connection.is_last
+            assert not reader.is_last
 
 
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
-        connection = Connection(ours)
+        reader = Connection(ours)
         theirs.send(b"HTTP/1.0 200 OK\r\n\r\nok")
-        assert connection.receive() is None
+        assert reader.receive() is None
         theirs.close()
-        assert connection.receive() == b"HTTP/1.0 200 OK\r\n\r\nok"
-        assert connection.is_last
+        assert reader.receive() == b"HTTP/1.0 200 OK\r\n\r\nok"
+        assert reader.is_last
+
+
+@pytest.mark.parametrize("length", [b"zz", b"-5", b""])
+def test_an_answer_with_no_number_for_its_length_is_no_answer(length: bytes) -> None:
+    mine, its = socket.socketpair()
+    with mine, its:
+        its.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n{}")
+        with pytest.raises(Refused, match="Content-Length"):
+            Connection(mine).receive()
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MOST_BYTES", 1000)
+    mine, its = socket.socketpair()
+    with mine, its:
+        reader = Connection(mine)
+        for part in (b"HTTP/1.1 200 OK\r\n\r\n", b"a" * 900):
+            its.sendall(part)
+            assert reader.receive() is None
+        its.sendall(b"a" * 900)
+        with pytest.raises(Refused, match="more than 1000 bytes"):
+            reader.receive()
 
 
 def test_a_server_that_hangs_up_halfway_has_not_answered() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
-        connection = Connection(ours)
+        reader = Connection(ours)
         theirs.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok")
-        assert connection.receive() is None
+        assert reader.receive() is None
         theirs.close()
         with pytest.raises(Refused, match="closed"):
-            connection.receive()
+            reader.receive()
 
 
 @pytest.mark.parametrize(
