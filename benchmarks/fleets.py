@@ -111,8 +111,9 @@ def autoscaling(quick: bool) -> Report:
         worst_share, worst_p99 = max(worst_share, share), max(worst_p99, p99_s)
         shortest = min(shortest, gap_s)
     notes = [
-        "300 ms + 120 ms a row, 32 rows; a look every 15 s, 30 s to start, down after 2 minutes; "
-        "two choices; replicas = max(work ÷ 0.7, queued seconds ÷ the time of a full batch)",
+        "300 ms + 120 ms a row, 32 rows; a look every 15 s at the work of a minute, 30 s to start, "
+        "down after 2 minutes; two choices; replicas = max(work ÷ 0.7, queued seconds ÷ the time "
+        "of a full batch)",
         f"the oracle knows each minute's rate: ⌈rate ÷ {most_rps:.2f}/s⌉, the most that one "
         f"replica answers with a p99 of {SLO_S:g} s",
         "a load that steps up 3.7 times at once is beyond any scaler without spare replicas: until "

@@ -17,7 +17,7 @@ import numpy as np
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs.full_batches import pace_of
 from headway.core.items import Batch, Item, Run, Wait
-from headway.core.lifecycle.scaling import LOADING_WORK, replicas_for
+from headway.core.lifecycle.scaling import LOADING_WORK, SCALED_S, WorkRate, replicas_for
 from headway.core.policy import Policy
 from headway.core.routing import ReplicaView, Route, Router
 from headway.errors import ConfigError, Unavailable
@@ -102,7 +102,6 @@ class _Replica:
     running: dict[int, Batch] = field(default_factory=dict)
     held: dict[int, Item] = field(default_factory=dict)  # queued or running
     work_s: float = 0.0
-    read_s: float = 0.0  # of the work, at the last look
     requests: int = 0
     is_leaving: bool = False
 
@@ -126,6 +125,7 @@ class _FleetWorld:
         self._serving: list[_Replica] = []
         self._ended: list[_Replica] = []
         self._starting = 0
+        self._load = WorkRate(SCALED_S)
         self._wanted = [(0.0, len(fleet.speeds))]
         self._counts: list[tuple[float, int]] = []
         self._homeless: list[Item] = []  # of lost replicas, while there is no other
@@ -138,6 +138,7 @@ class _FleetWorld:
         if self._fleet.lost_at is not None:
             self._at(self._fleet.lost_at, self._lose)
         if self._fleet.autoscale is not None:
+            self._load.read(0.0, 0.0)
             self._at(_SCRAPE_S, self._scale)
         last = 0.0
         for number, at in enumerate(self._arrivals.tolist()):
@@ -302,11 +303,9 @@ class _FleetWorld:
         assert scale is not None
         self._at(now + _SCRAPE_S, self._scale)
         open_ = [each for each in self._serving if not each.is_leaving]
-        load = sum(each.work_s - each.read_s for each in open_) / _SCRAPE_S
-        load += self._starting * LOADING_WORK
+        work_s = sum(each.work_s for each in (*self._serving, *self._ended))
+        load = self._load.read(now, work_s) + self._starting * LOADING_WORK
         queued_s = sum(each.scheduler.queued_s for each in open_)
-        for each in open_:
-            each.read_s = each.work_s
         wanted, here = replicas_for(load, queued_s, target_wait_s=scale.target_wait_s), self._here
         exact = replicas_for(load * 100, queued_s * 100, target_wait_s=scale.target_wait_s) / 100
         if here and abs(exact / here - 1.0) <= _TOLERANCE:

@@ -5,7 +5,13 @@ import pytest
 from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import CostTable
 from headway.core.items import Item, Run
-from headway.core.lifecycle.scaling import LOADING_WORK, WorkRate, replicas_for, weight_percent
+from headway.core.lifecycle.scaling import (
+    LOADING_WORK,
+    SCALED_S,
+    WorkRate,
+    replicas_for,
+    weight_percent,
+)
 from headway.core.policy import Policy
 
 FLAT = CostTable((1, 2, 4, 8), None, ((0.010,), (0.010,), (0.010,), (0.010,)))
@@ -30,9 +36,30 @@ def test_load_keeps_the_capacity_and_the_queue_answers_bursts(
     assert replicas_for(load, queued_s, target_wait_s=0.1) == replicas
 
 
-def test_replicas_that_start_ask_for_no_further_ones() -> None:
-    for starting in range(1, 50):
-        assert replicas_for(0.7 + starting * LOADING_WORK, 0.0, target_wait_s=0.1) <= 1 + starting
+@pytest.mark.parametrize("load", [0.71, 1.2, 2.0, 4.3, 7.0, 13.9])
+def test_replicas_that_start_ask_for_few_further_ones(load: float) -> None:
+    """However long they take, and however often a scaler looks meanwhile."""
+    needed, here = replicas_for(load, 0.0, target_wait_s=0.1), 1
+    for _ in range(100):
+        here = replicas_for(load + (here - 1) * LOADING_WORK, 0.0, target_wait_s=0.1)
+    assert needed <= here <= 1.2 * needed + 1
+
+
+def test_a_replica_that_loads_alone_is_wanted() -> None:
+    assert replicas_for(LOADING_WORK, 0.0, target_wait_s=0.1) == 1
+
+
+def test_the_load_of_a_minute_does_not_follow_the_luck_of_seconds() -> None:
+    """Work comes in lumps of 15 seconds, twice as much in one as in the next."""
+    shown, scaled = WorkRate(), WorkRate(SCALED_S)
+    work_s, wanted = 0.0, []
+    for tick in range(0, 600, 15):
+        work_s += 15 * (4.0 if tick % 30 else 2.0)
+        shown_load, load = shown.read(float(tick), work_s), scaled.read(float(tick), work_s)
+        if tick > 60:
+            assert shown_load in (2.0, 4.0)
+            wanted.append(replicas_for(load, 0.0, target_wait_s=0.1))
+    assert set(wanted) == {5}
 
 
 def test_the_load_is_the_rate_of_the_last_seconds() -> None:

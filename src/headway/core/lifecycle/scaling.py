@@ -13,11 +13,14 @@ from collections import deque
 from typing import Final
 
 TARGET_LOAD: Final = 0.7  # of each replica: the rest is for bursts
-# What a replica that loads counts as, in work a second. It keeps a scaler from taking the replica
-# away; at TARGET_LOAD or more, replicas that start would ask for further ones.
-LOADING_WORK: Final = 0.5
+# What a replica that loads counts as, in work a second: one that loads alone is not idle. It asks
+# for further ones by as much, so it is small: 0.5 would ask for 3.5 times what is missing.
+LOADING_WORK: Final = 0.1
 
-_WINDOW_S = 5.0
+# Scalers take the mean load of a minute. That of a few seconds is half luck, and replicas that
+# follow it come and go; what cannot wait for a minute is in the queue.
+SCALED_S: Final = 60.0
+_SHOWN_S: Final = 5.0
 _USUAL_S = 0.05  # a queue of that many seconds halves a balancer's weight
 _STEP_S = 0.25  # between two readings that are kept
 
@@ -40,13 +43,14 @@ def weight_percent(queued_s: float) -> int:
 class WorkRate:
     """The load: the rate of a sum of work over the last seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = _SHOWN_S) -> None:
+        self._window_s = window_s
         self._readings: deque[tuple[float, float]] = deque()
 
     def read(self, now: float, work_s: float) -> float:
         """The load, now that the sum is `work_s`; 0 at the first reading."""
         readings = self._readings
-        while len(readings) > 1 and readings[1][0] <= now - _WINDOW_S:
+        while len(readings) > 1 and readings[1][0] <= now - self._window_s:
             readings.popleft()
         began, before_s = readings[0] if readings else (now, work_s)
         if not readings or now - readings[-1][0] >= _STEP_S:
