@@ -56,12 +56,36 @@ def test_what_the_image_copies_and_installs_is_there() -> None:
         part for line in instructions("COPY") if "--from" not in line for part in line.split()
     ]
     assert all((ROOT / each).exists() for each in sources if not each.startswith("./"))
-    extras = re.findall(r"'\.\[([\w,]+)\]'", " ".join(instructions("RUN")))[0].split(",")
+    assert '".[${EXTRAS}]"' in " ".join(instructions("RUN"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(extras) <= set(project["optional-dependencies"])
-    version = re.match(r"python:3\.(\d+)", instructions("FROM")[-1])
-    assert version is not None
-    assert int(version[1]) >= 11
+    assert set(arguments()["EXTRAS"].split(",")) <= set(project["optional-dependencies"])
+    assert {each.split()[0] for each in instructions("FROM")} == {"python:${PYTHON}-slim"}
+    assert int(arguments()["PYTHON"].removeprefix("3.")) >= 11
+
+
+def test_one_file_builds_for_gpus_too(tmp_path: Path) -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    given = dict(re.findall(r"--build-arg (\w+)=(\"[^\"]+\"|\S+)", text))
+    assert set(given) <= set(arguments())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(given["EXTRAS"].split(",")) <= set(project["optional-dependencies"])
+    [install] = [each for each in instructions("RUN") if "apt-get" in each]
+    said = tmp_path / "said"
+    for name in ("apt-get", "rm"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "$0 $@" >> {said}\n')
+        (tmp_path / name).chmod(0o755)
+    for packages in ("", given["PACKAGES"].strip('"')):
+        said.write_text("")
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        subprocess.run(["sh", "-c", install], env={"PACKAGES": packages, "PATH": path}, check=True)
+        installed = re.findall(r"apt-get install .*--no-install-recommends (.+)", said.read_text())
+        assert installed == ([packages] if packages else [])
+
+
+def arguments() -> dict[str, str]:
+    """Of a build, and their defaults."""
+    found = (each.partition("=") for each in instructions("ARG"))
+    return {name: value.strip('"') for name, _, value in found}
 
 
 def test_the_image_serves_and_asks_for_its_health_with_commands_that_exist() -> None:
