@@ -24,8 +24,8 @@ import headway
 from benchmarks.optimum import rate_rps
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.worlds import Clients, Curve, World
-from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.filling import Filling
+from headway.core.batching.firing import AutoRule
 from headway.core.batching.gathering import Gathering
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
@@ -185,7 +185,7 @@ ABLATIONS = (
     Ablation(
         "free workers share what came at once",
         _requests_of_many(),
-        _without(BatchSize, "_shared", lambda self, rows, size, workers: rows),
+        _without(AutoRule, "_shared", lambda self, rows, size, workers: rows),
     ),
     Ablation(
         "a slow worker is left idle for a faster one",

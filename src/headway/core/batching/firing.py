@@ -1,18 +1,18 @@
-"""When to fire: the rules of the three policies, asked when a worker is free and an item waits.
+"""When a batch leaves, from which lane, and with how many rows at most.
 
-Each rule returns a lane to run now and why, or the moment to ask again. None of them composes the
-batch: `composing` chooses the items that leave with the lane's head.
+A rule fires a lane, or names the moment to ask again. None of them composes the batch: `composing`
+chooses the items that leave with the lane's head.
 """
 
 import math
 from typing import TypeAlias
 
 from headway.core.batching.arrivals import Arrivals
-from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.gathering import Gathering
 from headway.core.batching.pool import Pool
-from headway.core.batching.rehearsal import Rehearsal
+from headway.core.batching.rehearsal import Rehearsal, Setting
 from headway.core.costs import Costs
+from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.policy import Firing, Policy
 from headway.core.queueing.queue import Lane, Queue
@@ -20,6 +20,7 @@ from headway.core.queueing.running import Running
 
 WORTH_A_WAIT = 0.25  # before a rehearsal, wait only if sharing saves this part of the batch time
 LEAST_WAIT_S = 1e-5  # shorter waits are skipped
+SHARING = 0.25  # sharing a queue among workers may add this part to the work
 KEEPS_UP = 0.7  # up to this part of their capacity, faster workers do without a slow one
 
 
@@ -41,10 +42,21 @@ class HoldUntil:
         self.until = until
 
 
-class WindowRule:
+class GivenRule:
+    """A rule that is given how many rows make a batch, and does not learn."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.most_rows = policy.max_batch_size
+
+    def rows_now(self, lane: Lane) -> int:
+        return self.most_rows
+
+
+class WindowRule(GivenRule):
     """The textbook rule: fire if a batch is full, or if the oldest item has waited its window."""
 
     def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
         assert policy.max_wait_s is not None
         self.linger_cap_s = policy.max_wait_s
 
@@ -63,10 +75,11 @@ class WindowRule:
         return HoldUntil(due) if full is None else Fire(full, FireReason.FULL)
 
 
-class StaticRule:
+class StaticRule(GivenRule):
     """Only full batches leave; others leave just in time for an item's deadline, or on drain."""
 
     def __init__(self, policy: Policy, costs: Costs) -> None:
+        super().__init__(policy)
         self.linger_cap_s = math.inf
         self._max_queue = policy.max_queue
         self._costs = costs
@@ -96,32 +109,27 @@ class AutoRule:
     """A free worker takes the queued items at once, with two exceptions.
 
     In a closed loop it waits until enough callers are here for the highest throughput. In a pool it
-    waits for the rehearsed window.
+    waits for the rehearsed window. A batch grows up to the size with the most rows per second,
+    without a partly filled tile that would lower that rate; in a pool, the rehearsal chooses it.
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        costs: Costs,
-        *,
-        arrivals: Arrivals,
-        gathering: Gathering,
-        rehearsal: Rehearsal,
-        batch_size: BatchSize,
-        pool: Pool,
-        running: Running,
+        self, policy: Policy, costs: Costs, running: Running, fitting: Fitting, pool: Pool
     ) -> None:
         self.linger_cap_s = 0.0  # the longest wait in force now, for the record
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._max_rows = policy.max_batch_size
+        self._max_cost = policy.max_batch_cost or math.inf
         self._costs = costs
-        self._arrivals = arrivals
-        self._gathering = gathering
-        self._rehearsal = rehearsal
-        self._batch_size = batch_size
-        self._pool = pool
         self._running = running
+        self._fitting = fitting
+        self._pool = pool
+        self.rehearsal = Rehearsal(policy, costs, running)
+        self.arrivals = Arrivals(running, self.rehearsal.arrived)
+        self._gathering = Gathering(costs, self.arrivals, running, policy.max_batch_size)
+
+    # ---- when
 
     def decide(
         self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
@@ -129,7 +137,7 @@ class AutoRule:
         lane = queue.lead(now, aged_turn=aged_turn)
         assert lane is not None, "decide() on an empty queue"
         self.linger_cap_s = 0.0
-        full = self._batch_size.why_full(lane)
+        full = self._why_full(lane)
         may_wait = self._max_wait_s > 0.0 and len(queue.lanes) == 1
         if may_wait and self._pool.is_unequal:
             faster_at = self._faster_at(queue, lane, now)
@@ -137,7 +145,7 @@ class AutoRule:
                 return HoldUntil(faster_at)
         if full is not None or not may_wait:
             return Fire(lane, full or FireReason.IDLE)
-        if self._arrivals.is_closed:
+        if self.arrivals.is_closed:
             return self._gather(queue, lane, now, idle_since)
         if self._running.workers == 1:
             return Fire(lane, FireReason.IDLE)
@@ -164,7 +172,7 @@ class AutoRule:
         """Wait until the oldest item has waited for the rehearsed window."""
         oldest = lane.oldest()
         assert oldest is not None
-        self._rehearsal.meet(lane.mean_size, lane.rows / lane.items)
+        self.rehearsal.meet(lane.mean_size, lane.rows / lane.items)
         self.linger_cap_s = self._window_s(lane)
         due = oldest.arrived_at + self.linger_cap_s
         if now < due:
@@ -177,7 +185,7 @@ class AutoRule:
         return Fire(lane, FireReason.LINGER if idle_since < now else FireReason.IDLE)
 
     def _window_s(self, lane: Lane) -> float:
-        setting = self._rehearsal.setting
+        setting = self.rehearsal.setting
         if setting is not None:
             return setting.window_s
         saved_s, together_s = self._saved_s(lane, 1)
@@ -196,9 +204,9 @@ class AutoRule:
         size = lane.mean_size
         best = self._costs.best_rows(size)
         best_s, power = self._costs.predict(best, size), self._pool.faster_power()
-        if best_s is None or self._arrivals.rate_rps * best_s > KEEPS_UP * power * best:
+        if best_s is None or self.arrivals.rate_rps * best_s > KEEPS_UP * power * best:
             return -math.inf
-        rows = max(1, min(self._batch_size.rows_now(lane), lane.rows))
+        rows = max(1, min(self.rows_now(lane), lane.rows, self._fitting.rows_at(size)))
         batch_s = self._costs.predict(rows, size) or 0.0
         oldest = lane.oldest()
         assert oldest is not None
@@ -225,6 +233,58 @@ class AutoRule:
         if due == math.inf:
             return math.inf
         return due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size)
+
+    # ---- how many
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows that pay in one batch, as far as is known."""
+        return min(self._max_rows, self._costs.best_rows())
+
+    def rows_now(self, lane: Lane) -> int:
+        """The most rows of the lane that may leave in the next batch."""
+        rows, size, running = lane.rows, lane.mean_size, self._running
+        setting = self._rehearsed()
+        if setting is not None and not size:
+            best = self._costs.best_rows()
+            return min(best, self.rehearsal.rows_to_take(rows, setting.cap_rows))
+        # In a closed loop no new items join those that a batch leaves behind.
+        if self.arrivals.is_closed and running.workers == 1:
+            return min(self._gathering.part_rows(lane), self._costs.best_rows(size))
+        if setting is None and running.free > 1:
+            rows = self._shared(rows, size, running.free)
+        return self._costs.paying_rows(rows, size)
+
+    def _shared(self, rows: int, size: int, workers: int) -> int:
+        """How many of `rows` each free worker takes: as few as do not add much work in all."""
+        costs = self._costs
+        most_s = (costs.predict(min(rows, self._max_rows), size) or 0.0) * (1.0 + SHARING)
+        for parts in range(min(workers, rows), 1, -1):
+            part = -(-rows // parts)
+            if parts * (costs.predict(part, size) or math.inf) <= most_s:
+                return part
+        return rows
+
+    def _rehearsed(self) -> Setting | None:
+        """None: there is one worker, nothing is known yet, or the loop is closed."""
+        if self._running.workers == 1 or self.arrivals.is_closed:
+            return None
+        return self.rehearsal.setting
+
+    def _why_full(self, lane: Lane) -> FireReason | None:
+        """Why the batch leaves without a wait; None: a larger batch may pay."""
+        rows = lane.rows
+        if rows >= self._max_rows:
+            return FireReason.FULL
+        setting = self._rehearsed()
+        cap_rows = self._costs.best_rows(lane.mean_size) if setting is None else setting.cap_rows
+        if rows >= cap_rows:
+            return FireReason.KNEE
+        if lane.size_rows >= self._max_cost:
+            return FireReason.BUDGET
+        if self._fitting.limits and rows >= self._fitting.rows_at(lane.mean_size):
+            return FireReason.BUDGET
+        return None
 
 
 def latest_batch_s(costs: Costs, rows: int, size: int) -> float:

@@ -7,15 +7,11 @@ runtime obeys them in real time, the simulator in virtual time.
 import math
 from collections.abc import Mapping, Sequence
 
-from headway.core.batching.arrivals import Arrivals
-from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.buckets import Buckets
 from headway.core.batching.composing import Composer, queue_for
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, rule_for
-from headway.core.batching.gathering import Gathering
 from headway.core.batching.pool import Pool
 from headway.core.batching.refusals import Refusals
-from headway.core.batching.rehearsal import Rehearsal
 from headway.core.costs import Costs, CostTable
 from headway.core.costs.full_batches import pace_of, work_of
 from headway.core.faults.fitting import Fitting, Misfit
@@ -53,18 +49,6 @@ class Scheduler:
         self._queue = queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._running = Running(policy.workers)
-        self._rehearsal = Rehearsal(policy, self.costs, self._running)
-        self._arrivals = Arrivals(self._running, self._rehearsal.arrived)
-        gathering = Gathering(self.costs, self._arrivals, self._running, policy.max_batch_size)
-        self._batch_size = BatchSize(
-            policy,
-            self.costs,
-            arrivals=self._arrivals,
-            gathering=gathering,
-            rehearsal=self._rehearsal,
-            fitting=self._fitting,
-            running=self._running,
-        )
         self._admission = Admission(policy, self.costs, self._queue, self._running)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
@@ -73,16 +57,8 @@ class Scheduler:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._suspects = Suspects()
         self._pool = Pool(self._running, self.costs)
-        auto = AutoRule(
-            policy,
-            self.costs,
-            arrivals=self._arrivals,
-            gathering=gathering,
-            rehearsal=self._rehearsal,
-            batch_size=self._batch_size,
-            pool=self._pool,
-            running=self._running,
-        )
+        auto = AutoRule(policy, self.costs, self._running, self._fitting, self._pool)
+        self._arrivals, self._rehearsal = auto.arrivals, auto.rehearsal
         self._rule = rule_for(policy, self.costs, auto)
         self._refusals = Refusals(policy, self._queue, self._suspects)
         self._idle_since: float | None = None
@@ -276,14 +252,16 @@ class Scheduler:
 
     def _fire(self, fire: Fire, now: float) -> Action:
         lane, reason = fire.lane, fire.reason
-        cap_rows = self._batch_size.rows_now(lane)
+        cap_rows = self._rule.rows_now(lane)
+        if self._fitting.limits:
+            cap_rows = min(cap_rows, self._fitting.rows_at(0))  # a size: see the composer
         if isinstance(lane, PlainLane):
             if cap_rows < lane.rows:
-                reason = self._batch_size.why_cut(cap_rows)
+                reason = self._why_cut(cap_rows)
             items = self._queue.take_alike(lane, cap_rows)
             return self._start(items, len(items), 0, reason, cap_rows, now)
         assert isinstance(lane, FairLane)
-        is_flooded = self._admission.is_flooded(now, self._batch_size.most_rows)
+        is_flooded = self._admission.is_flooded(now, self.cap_rows)
         made = self._composer.compose(lane, now, cap_rows=cap_rows, is_flooded=is_flooded)
         shed = self._refusals.late(made, self.queued_s) if made.late else None
         if shed:
@@ -293,8 +271,14 @@ class Scheduler:
         if made.stopped_by is not None:
             reason = made.stopped_by
         elif made.rows == cap_rows and made.left_rows:
-            reason = self._batch_size.why_cut(cap_rows)
+            reason = self._why_cut(cap_rows)
         return self._start(made.items, made.rows, made.size, reason, cap_rows, now)
+
+    def _why_cut(self, rows: int) -> FireReason:
+        """Why a batch of `rows` rows leaves some of the waiting items behind."""
+        if rows >= self.policy.max_batch_size:
+            return FireReason.FULL
+        return FireReason.KNEE if rows < self._fitting.rows_at(0) else FireReason.BUDGET
 
     def _start(
         self,
@@ -342,11 +326,11 @@ class Scheduler:
     @property
     def cap_rows(self) -> int:
         """The most rows that pay in one batch, as far as is known."""
-        return self._batch_size.most_rows
+        return self._rule.most_rows
 
     def part_rows(self, size: int) -> int:
         """The most rows of one item; a larger request is to be split."""
-        return self._batch_size.part_rows(size)
+        return min(self.cap_rows, self._fitting.rows_at(size))
 
     @property
     def queued_items(self) -> int:

@@ -7,7 +7,6 @@ item when the turn of a slot comes, the charge is given back.
 """
 
 import bisect
-from collections import deque
 from typing import Any, Final, TypeAlias
 
 from headway.core.items import Item, key_of
@@ -17,13 +16,17 @@ SLACK: Final = 64  # slots and items of left callers that are kept before cleani
 
 
 class Flow:
-    """One tenant's items on one shelf, oldest first; some may have left."""
+    """One tenant's items on one shelf, oldest first; some may have left.
 
-    __slots__ = ("gone", "has_gaps", "items", "spent", "tenant", "unused")
+    A list with its start, because most flows have few items, and a deque reserves room for 64.
+    """
+
+    __slots__ = ("_items", "_start", "gone", "has_gaps", "spent", "tenant", "unused")
 
     def __init__(self, tenant: TenantAccount) -> None:
         self.tenant = tenant
-        self.items: deque[Item] = deque()
+        self._items: list[Item] = []
+        self._start = 0  # the index of the first
         self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots used up by an item that ran out of turn
@@ -32,22 +35,42 @@ class Flow:
     @property
     def is_over(self) -> bool:
         """No item waits, and no slot is left."""
-        return len(self.items) == self.gone and not self.unused and not self.spent
+        return len(self._items) - self._start == self.gone and not self.unused and not self.spent
+
+    def append(self, item: Item) -> None:
+        self._items.append(item)
+
+    def first(self) -> Item:
+        return self._items[self._start]
+
+    def pop(self) -> Item:
+        """Remove and return the first item."""
+        items, start = self._items, self._start
+        item = items[start]
+        start += 1
+        if start == len(items):
+            items.clear()
+            start = 0
+        elif start > SLACK and 2 * start > len(items):
+            del items[:start]
+            start = 0
+        self._start = start
+        return item
 
     def oldest(self, live: dict[int, Item]) -> Item | None:
         """The first waiting item; items before it that have left are cleared."""
-        items = self.items
-        while items:
-            if key_of(items[0]) in live:
-                return items[0]
-            items.popleft()
+        while self._start < len(self._items):
+            item = self.first()
+            if key_of(item) in live:
+                return item
+            self.pop()
             self.gone -= 1
         return None
 
     def newest(self, live: dict[int, Item]) -> Item | None:
         """The last waiting item; items after it that have left are cleared."""
-        items = self.items
-        while items:
+        items = self._items
+        while len(items) > self._start:
             if key_of(items[-1]) in live:
                 return items[-1]
             items.pop()
@@ -55,9 +78,11 @@ class Flow:
         return None
 
     def clean(self, live: dict[int, Item]) -> None:
-        """Forget the items that have left."""
-        self.items = deque([each for each in self.items if key_of(each) in live])
-        self.gone = 0
+        """Forget the items that have left, if they are many."""
+        if self.gone > (len(self._items) - self._start) // 2 + SLACK:
+            waiting = self._items[self._start :]
+            self._items = [each for each in waiting if key_of(each) in live]
+            self._start = self.gone = 0
 
 
 # A slot: key, id of the item that took it, tag, charged rows. Slots are ordered by key, then by
@@ -107,7 +132,7 @@ class Shelf:
         elif flow.tenant is not tenant:  # its account was closed and opened again meanwhile
             flow.tenant = tenant
         rows = item.rows
-        flow.items.append(item)
+        flow.append(item)
         self.items += 1
         self.rows += rows
         if item.size > self.largest:
@@ -160,7 +185,7 @@ class Shelf:
                 break
             if not rows:
                 shares.advance(slot[2])
-            flow.items.popleft()
+            flow.pop()
             del live[key_of(item)]
             taken.append(item)
             rows += item.rows
@@ -202,7 +227,7 @@ class Shelf:
             self.rows += 1
             self._clear(slot, flow)
         else:
-            flow.items.popleft()
+            flow.pop()
             if slot[3] != 1:
                 self._shares.charge(flow.tenant, 1 - slot[3])
         flow.has_gaps = bool(flow.gone or flow.unused or flow.spent)
@@ -218,8 +243,7 @@ class Shelf:
         flow = self.flows[item.tenant]
         flow.has_gaps = True
         flow.gone += 1
-        if flow.gone > len(flow.items) // 2 + SLACK:
-            flow.clean(self._live)
+        flow.clean(self._live)
         if ran:
             flow.spent += 1
         else:

@@ -39,11 +39,11 @@ def _serve(
     if len(shelves) > 1 or len(first.flows) > 1 or first.owners[0].has_gaps:
         return _serve_each(shelves, most, shares, live)
     slots, flows = first.cut(most)
-    shares.leave(flows[0].tenant, len(slots))
-    items = flows[0].items
+    flow = flows[0]
+    shares.leave(flow.tenant, len(slots))
     taken: list[Item] = []
     for _ in slots:
-        item = items.popleft()
+        item = flow.pop()
         taken.append(item)
         del live[key_of(item)]
     return taken
@@ -62,7 +62,7 @@ def _serve_each(
             continue
         slots, flows = shelf.cut(count)
         for index, flow in enumerate(flows):
-            item = shelf.serve(slots[index], flow) if flow.has_gaps else flow.items.popleft()
+            item = shelf.serve(slots[index], flow) if flow.has_gaps else flow.pop()
             if item is None:
                 continue
             taken.append(item)
