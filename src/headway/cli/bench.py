@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headway.cli import bench_flags as read
 from headway.cli import simulate_flags as flags
 from headway.cli.bench_requests import check, law_of, probe_of, slo_s, tls_of, wanted_of
-from headway.cli.health import DEFAULT_URL
+from headway.cli.server_flags import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
 from headway.loadgen.against import in_turns, ratios
 from headway.loadgen.against import told as compared

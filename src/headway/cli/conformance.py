@@ -2,22 +2,24 @@
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.health import DEFAULT_URL, add_tls, tls_of
+from headway.cli.server_flags import add_server, key_of, read_file, server_of
 from headway.errors import ConfigError
+from headway.loadgen.asking import only_model
+from headway.loadgen.exchange import Address
 
 if TYPE_CHECKING:
+    import grpc
+
     from headway.conformance.checks import Line
     from headway.conformance.subject import Subject
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_KEY = "HEADWAY_API_KEY"
 
 
 def add_parser(commands: "Commands") -> None:
@@ -31,19 +33,18 @@ def add_parser(commands: "Commands") -> None:
         "where a clause is broken. What a server does not claim to have is no failure.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}"
-    )
     parser.add_argument("--model", default="", metavar="NAME", help="default: the only one there")
     parser.add_argument(
-        "--grpc", default="", metavar="HOST:PORT", help="check gRPC, too (needs headway[grpc])"
+        "--grpc",
+        default="",
+        metavar="HOST:PORT",
+        help="check gRPC, too: with TLS where URL is https:// (needs headway[grpc])",
     )
     parser.add_argument(
         "--shape", action="append", default=[], metavar="INPUT:2,3", help="of an input without one"
     )
-    parser.add_argument("--api-key", metavar="KEY", help=f"a bearer token; default: ${_KEY}")
     parser.add_argument("--json", action="store_true", help="the lines, for programs")
-    add_tls(parser)
+    add_server(parser, right="as a bearer token")
     parser.set_defaults(run=run)
 
 
@@ -51,21 +52,20 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.conformance.checks import Broken, Outcome
     from headway.conformance.subject import Subject
 
-    key = arguments.api_key or os.environ.get(_KEY)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    tls = tls_of(arguments)
+    server = server_of(arguments)
     shapes = dict(_shape(each) for each in arguments.shape)
-    subject = Subject(arguments.url, arguments.model, headers, tls, arguments.timeout, shapes)
+    subject = Subject(server, arguments.model, shapes)
     lines: list[Line] = []
     try:
-        subject.ask("GET", "/v2/health/live")  # without a server there is nothing to report
+        server.ask("GET", "/v2/health/live")  # without a server there is nothing to report
         subject.model = subject.model or _only_model(subject)
-        for line in _lines(subject, arguments.grpc, key):
+        _check_model(subject)
+        for line in _lines(subject, arguments):
             lines.append(line)
             if not arguments.json:
                 _say(line)
     except Broken as error:
-        print(f"headway: {arguments.url}: {error}", file=sys.stderr)
+        print(f"headway: {server.url}: {error}", file=sys.stderr)
         return 1
     counts = Counter(each.outcome for each in lines)
     if arguments.json:
@@ -76,32 +76,57 @@ def run(arguments: argparse.Namespace) -> int:
     return int(counts[Outcome.BROKEN] > 0)
 
 
-def _lines(subject: "Subject", grpc_address: str, key: str | None) -> "Iterator[Line]":
+def _lines(subject: "Subject", arguments: argparse.Namespace) -> "Iterator[Line]":
     from headway.conformance import extensions, mistakes, rest
     from headway.conformance.checks import run_all
 
-    yield from run_all([*rest.CHECKS, *mistakes.CHECKS, *extensions.CHECKS], subject)
-    if not grpc_address:
-        return
-    try:
-        import grpc
-
+    with _channel(arguments) if arguments.grpc else nullcontext() as channel:
+        yield from run_all([*rest.CHECKS, *mistakes.CHECKS, *extensions.CHECKS], subject)
+        if channel is None:
+            return
         from headway.conformance import grpc as over_grpc
-    except ImportError:
-        raise ConfigError("gRPC needs pip install 'headway[grpc]'", field="--grpc") from None
-    metadata = (("authorization", f"Bearer {key}"),) if key else ()
-    with grpc.insecure_channel(grpc_address) as channel:
+
+        key = key_of(arguments)
+        metadata = (("authorization", f"Bearer {key}"),) if key else ()
         asked = over_grpc.GrpcSubject(channel, subject, metadata)
         yield from run_all(over_grpc.CHECKS, asked)
 
 
+def _channel(arguments: argparse.Namespace) -> "grpc.Channel":
+    """With TLS where the URL has it. Raises ConfigError."""
+    try:
+        import grpc
+    except ImportError:
+        raise ConfigError("gRPC needs pip install 'headway[grpc]'", field="--grpc") from None
+    address = Address.parse(f"grpc://{arguments.grpc}", may_be_grpc=True).authority
+    if not Address.parse(arguments.url).is_tls:
+        return grpc.insecure_channel(address)
+    if arguments.insecure:
+        raise ConfigError("gRPC accepts no certificate unseen: --ca", field="--insecure")
+    files = [
+        read_file(path, f"--{name}") if (path := getattr(arguments, name)) else None
+        for name in ("ca", "key", "cert")
+    ]
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
+
+
 def _only_model(subject: "Subject") -> str:
     answer = subject.ask("POST", "/v2/repository/index", b"{}")
-    names = sorted({each["name"] for each in answer.json()}) if answer.status == 200 else []
-    if len(names) != 1:
-        told = f"it has {', '.join(names)}" if names else "the server lists no models"
-        raise ConfigError(f"which model is to be asked? {told}", field="--model")
-    return str(names[0])
+    if answer.status in (401, 403):
+        raise subject.server.refusal("/v2/repository/index", answer)
+    listed = answer.json() if answer.status == 200 else []
+    names = [each["name"] for each in listed if isinstance(each, dict) and "name" in each]
+    return only_model(subject.server.url, names)
+
+
+def _check_model(subject: "Subject") -> None:
+    """May this model be asked, and is it there?"""
+    answer = subject.ask("GET", subject.path)
+    if answer.status in (401, 403):
+        raise subject.server.refusal(subject.path, answer)
+    if answer.status == 404:
+        said = f"{subject.server.url} has no model {subject.model!r}: {answer}"
+        raise ConfigError(said, field="--model")
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -2,22 +2,20 @@
 
 import argparse
 import json
-import os
 import sys
-import urllib.parse
-import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.explain_trace import chrome_trace
-from headway.cli.health import DEFAULT_URL, add_tls, tls_of
+from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
+from headway.loadgen.asking import RemoteServer
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_KEY = "HEADWAY_API_KEY"
+_BATCHES = "/admin/explain"
 _MOST_BATCHES = 4096  # in one answer of a server
 
 
@@ -38,9 +36,13 @@ def add_parser(commands: "Commands") -> None:
         "request", nargs="?", metavar="REQUEST-ID", help="as in the answer's X-Request-Id"
     )
     what.add_argument(
-        "--slowest", type=int, default=10, metavar="N", help="the N slowest requests; default: 10"
+        "--slowest",
+        type=_number,
+        default=10,
+        metavar="N",
+        help="the N slowest; default: 10",
     )
-    what.add_argument("--batch", type=int, metavar="N", help="the batch of this number")
+    what.add_argument("--batch", type=_number, metavar="N", help="the batch of this number")
     what.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the last batches for Perfetto"
     )
@@ -51,104 +53,68 @@ def add_parser(commands: "Commands") -> None:
         "max_batch_size=16,max_wait_ms=5",
     )
     parser.add_argument("--model", default="", metavar="NAME", help="of this model only")
-    parser.add_argument(
-        "--url", default=DEFAULT_URL, metavar="URL", help=f"the server; default: {DEFAULT_URL}"
-    )
-    parser.add_argument(
-        "--api-key", metavar="KEY", help=f"a key with the right `admin`; default: ${_KEY}"
-    )
     parser.add_argument("--json", action="store_true", help="for programs: the server's answer")
-    add_tls(parser)
+    add_server(parser, url="--url", right="with the right `admin`")
     parser.set_defaults(run=run)
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
 def run(arguments: argparse.Namespace) -> int:
+    server = server_of(arguments)
     if arguments.what_if is not None:
-        return _say_what_if(arguments)
-    found = ask(arguments, *_question(arguments))
-    if found is None:
-        return 1
+        return _say_what_if(arguments, server)
     if arguments.trace is not None:
-        return _write_trace(found, arguments.trace)
+        return _write_trace(arguments, server)
+    if arguments.batch is not None:
+        return _say_batches(arguments, server)
+    asked = {"slowest": arguments.slowest}
+    if arguments.request is not None:
+        asked = {"id": arguments.request}
+    found = server.json(f"{_BATCHES}/requests", has="requests", model=arguments.model, **asked)
     if arguments.json:
         print(json.dumps(found, indent=2))
-    elif arguments.batch is not None:
-        return _say_batches(found["batches"], arguments.batch)
     else:
-        _say_requests(found, is_one=arguments.request is not None)
+        _say_requests(found, arguments)
     return 0
 
 
-def _question(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """The route and its query."""
-    asked: dict[str, Any] = {"model": arguments.model}
-    if arguments.trace is not None:
-        return "/admin/explain", {**asked, "limit": _MOST_BATCHES}
-    if arguments.batch is not None:
-        return "/admin/explain", {**asked, "batch": arguments.batch}
-    if arguments.request is not None:
-        return "/admin/explain/requests", {**asked, "id": arguments.request}
-    return "/admin/explain/requests", {**asked, "slowest": arguments.slowest}
-
-
-def _say_what_if(arguments: argparse.Namespace) -> int:
+def _say_what_if(arguments: argparse.Namespace, server: RemoteServer) -> int:
     from headway.cli.explain_what_if import changes_of, what_if  # needs numpy
 
     changes = changes_of(arguments.what_if)
-    asked = {"model": arguments.model, "limit": _MOST_BATCHES}
-    found = ask(arguments, "/admin/explain", asked)
-    if found is None:
-        return 1
+    found = server.json(_BATCHES, has="batches", model=arguments.model, limit=_MOST_BATCHES)
     print("\n".join(what_if(found, changes)))
     return 0
 
 
-def ask(arguments: argparse.Namespace, path: str, asked: dict[str, Any]) -> Any:
-    """The server's answer; None, and a line on stderr, where there is none."""
-    url = f"{arguments.url.rstrip('/')}{path}?{urllib.parse.urlencode(asked)}"
-    key = arguments.api_key or os.environ.get(_KEY)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        request = urllib.request.Request(url, headers=headers)
-        with urllib.request.urlopen(
-            request, timeout=arguments.timeout, context=tls_of(arguments)
-        ) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        print(f"headway: {_error_in(error.read()) or error}", file=sys.stderr)
-    except ValueError as error:
-        raise ConfigError(f"--url {arguments.url}: {error}") from None
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error
-        print(f"headway: {arguments.url} cannot be reached: {reason}", file=sys.stderr)
-    return None
-
-
-def _error_in(body: bytes) -> str:
-    try:
-        error = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return str(error["message"] if isinstance(error, dict) else error)
-
-
-def _write_trace(found: Any, path: Path) -> int:
+def _write_trace(arguments: argparse.Namespace, server: RemoteServer) -> int:
+    path: Path = arguments.trace
+    if arguments.json:
+        raise ConfigError(f"{path} is JSON already: without --json", field="--trace")
+    found = server.json(_BATCHES, has="batches", model=arguments.model, limit=_MOST_BATCHES)
     try:
         path.write_text(json.dumps(chrome_trace(found)))
     except OSError as error:
-        raise ConfigError(f"--trace {path}: {error.strerror}") from None
+        raise ConfigError(f"{path}: {error.strerror}", field="--trace") from None
     count = len(found["batches"]) + len(found["answers"])
-    print(f"{path}: {count} batches and answers; https://ui.perfetto.dev opens it")
+    older = f"; {found['left_out']} older ones are left out" if found["left_out"] else ""
+    print(f"{path}: {count} batches and answers{older}; https://ui.perfetto.dev opens it")
     return 0
 
 
-def _say_requests(found: Any, *, is_one: bool) -> None:
+def _say_requests(found: Any, arguments: argparse.Namespace) -> None:
     requests = found["requests"]
     if not requests:
-        print("no request has been answered yet")
+        whose = f" of {arguments.model!r}" if arguments.model else ""
+        print(f"no request{whose} has been answered yet")
         return
     causes = Counter(each["cause"] for each in requests)
-    if not is_one:
+    if arguments.request is None:
         named = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
         print(f"the slowest {len(requests)} of the last {found['known']} requests: {named}\n")
     for each in requests:
@@ -156,11 +122,16 @@ def _say_requests(found: Any, *, is_one: bool) -> None:
         print(f"  slower than {each['faster']} of {found['known']} requests\n")
 
 
-def _say_batches(batches: Any, number: int) -> int:
-    if not batches:
+def _say_batches(arguments: argparse.Namespace, server: RemoteServer) -> int:
+    number = arguments.batch
+    found = server.json(_BATCHES, has="batches", model=arguments.model, batch=number)
+    if not found["batches"]:
         print(f"headway: batch {number} is kept no longer, or has not ended", file=sys.stderr)
         return 1
-    for batch in batches:
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    for batch in found["batches"]:
         print(f"{batch['model']}, version {batch['version']}: {batch['text']}")
         expected = "" if batch["predicted_ms"] is None else f", {batch['predicted_ms']} expected"
         padding = f"; {batch['padding']:.0%} was padding" if batch["padding"] else ""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from headway.errors import ConfigError, nearest
+from headway.errors import ConfigError, Unavailable, nearest
 from headway.version import VERSION
 
 # Each is a module with `add_parser`. Only the one that is typed is imported: a server needs no
@@ -80,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"headway: {error}", file=sys.stderr)
         return 2
+    except Unavailable as error:  # of a server that was asked
+        print(f"headway: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `headway … | head`: the reader has enough

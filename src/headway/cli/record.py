@@ -1,19 +1,17 @@
 """`headway record`: a server's traffic, as a trace for `simulate`, `bench` and `tune`."""
 
 import argparse
-import json
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headway.cli import simulate_flags as flags
-from headway.cli.health import DEFAULT_URL
+from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.recording import MOST_REQUESTS, Recording
-from headway.loadgen.exchange import Address
-from headway.loadgen.target import Probe, Unreachable
+from headway.loadgen.asking import NoAnswer, RemoteServer
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -32,7 +30,8 @@ No content is recorded, and tenants are called t1, t2, … unless --tenants says
 The file is in the form of Mooncake's traces, which other tools read: a line of JSON for each
 request, with timestamp (ms), input_length and output_length; ours adds rows, priority and tenant.
 Requests that were refused never came to a batch, and are not in it. Ctrl-C ends a recording and
-keeps it. The server's admin key is needed where it has keys.
+keeps it. It takes an API key with the right `admin`, or a server that was started with
+--admin-without-key.
 """
 
 
@@ -46,12 +45,11 @@ def add_parser(commands: "Commands") -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
     add("--out", type=Path, required=True, metavar="FILE", help="a new file, as traffic.jsonl")
     add("--seconds", type=flags.positive, metavar="S", help="how long; default: until Ctrl-C")
     add("--model", default="", metavar="NAME", help="only this model's requests")
     add("--tenants", action="store_true", help="keep the names of tenants")
-    add("--key", metavar="KEY", help="an API key with the right to see /admin")
+    add_server(parser, right="with the right `admin`")
     parser.set_defaults(run=run)
 
 
@@ -60,15 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.out} exists already", field="--out")
     if not arguments.out.parent.is_dir():
         raise ConfigError(f"the folder {arguments.out.parent} does not exist", field="--out")
-    headers = (("Authorization", f"Bearer {arguments.key}"),) if arguments.key else ()
-    probe = Probe(Address.parse(arguments.url), headers)
-    recording = Recording(model=arguments.model, keeps_tenants=arguments.tenants)
+    server = server_of(arguments)
+    recording = Recording(keeps_tenants=arguments.tenants)
     code = 0
     try:
-        _record(arguments, probe, recording)
+        _record(arguments, server, recording)
     except KeyboardInterrupt:
         print(file=sys.stderr)
-    except Unreachable as error:  # what was recorded until then is kept
+    except NoAnswer as error:  # what was recorded until then is kept
         print(f"headway: {error}", file=sys.stderr)
         code = 1
     if not len(recording) and code:
@@ -86,8 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _record(arguments: argparse.Namespace, probe: Probe, recording: Recording) -> None:
-    page = _page(probe, since=None)
+def _record(arguments: argparse.Namespace, server: RemoteServer, recording: Recording) -> None:
+    def look(**query: int) -> dict[str, Any]:
+        return server.json("/admin/explain", has="batches", model=arguments.model, **query)
+
+    page = look(limit=0)
     began, following = page["now"], page["next"]
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
     never = threading.Event()
@@ -96,26 +96,12 @@ def _record(arguments: argparse.Namespace, probe: Probe, recording: Recording) -
         if left > 0:
             never.wait(left)  # ends with Ctrl-C
         try:
-            page = _page(probe, since=following)
+            page = look(since=following, limit=_BATCHES)
         except ConfigError as error:  # it has answered before: it drains, or its keys have changed
-            raise Unreachable(str(error)) from None
+            raise NoAnswer(str(error)) from None
         following = page["next"]
         recording.add(page, since=began)
         if sys.stderr.isatty():
             print(f"\r\x1b[K{len(recording)} requests", end="", file=sys.stderr, flush=True)
         if end is not None and time.monotonic() >= end:
             return
-
-
-def _page(probe: Probe, *, since: int | None) -> dict:  # type: ignore[type-arg]
-    query = f"?since={since}&limit={_BATCHES}" if since is not None else "?limit=0"
-    status, body = probe.ask("GET", f"/admin/explain{query}")
-    if status in (401, 403):
-        raise ConfigError(f"{probe.address.url}: /admin wants a key with its right", field="--key")
-    if status != 200:
-        raise ConfigError(f"{probe.address.url} is no Headway that keeps its batches ({status})")
-    try:
-        found: dict = json.loads(body)  # type: ignore[type-arg]
-    except ValueError:
-        raise ConfigError(f"{probe.address.url} is no Headway: its answer is not JSON") from None
-    return found

@@ -1,25 +1,22 @@
 """`headway top`: what a server does just now, in a terminal."""
 
 import argparse
-import json
-import os
 import re
 import shutil
 import sys
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.health import DEFAULT_URL, add_tls, tls_of
 from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, read, spans_of
+from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
+from headway.loadgen.asking import NoAnswer, RemoteServer
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_KEY = "HEADWAY_API_KEY"
 _CLEAR, _HOME, _REST = "\x1b[2J", "\x1b[H", "\x1b[J"
 _MOST_BATCHES = 200
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what a server says is no command to a terminal
@@ -45,23 +42,19 @@ def add_parser(commands: "Commands") -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}"
-    )
-    parser.add_argument(
         "--every", type=float, default=1.0, metavar="S", help="seconds between; default: 1"
     )
     parser.add_argument(
         "--count", type=int, default=0, metavar="N", help="end after N; default: at Ctrl-C"
     )
-    parser.add_argument("--api-key", metavar="KEY", help=f"default: ${_KEY}")
-    add_tls(parser)
+    add_server(parser, right="with the right `metrics`, or `admin` for the batches too")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if not 0.1 <= arguments.every <= 3600 or arguments.count < 0:
         raise ConfigError("--every is 0.1 to 3600 seconds, --count is 0 or more")
-    watch = Watch(arguments)
+    watch = Watch(server_of(arguments))
     is_terminal = sys.stdout.isatty()
     if is_terminal:
         print(_CLEAR, end="")
@@ -87,8 +80,8 @@ def show(lines: Sequence[str], *, is_terminal: bool) -> None:
 class Watch:
     """Asks one server, and keeps what the next frame is made of."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self._arguments = arguments
+    def __init__(self, server: RemoteServer) -> None:
+        self._server = server
         self._since = 0
         self.reading: Reading | None = None
         self._before: Reading | None = None
@@ -100,47 +93,42 @@ class Watch:
 
     def look(self) -> None:
         try:
-            text = self._get("/metrics").decode()
-        except OSError as error:
-            self.trouble, self.reading, self._since = _told(error), None, 0
+            found = self._figures()
+        except (NoAnswer, ConfigError) as error:
+            self.trouble, self.reading, self._since = str(error), None, 0
             return
         self.trouble = ""
-        self._before, self.reading = self.reading, read(text, time.monotonic())
+        self._before, self.reading = self.reading, found
         try:
             self._look_at_batches()
             self._denied = ""
-        except OSError as error:
-            self._denied = _told(error)
+        except (NoAnswer, ConfigError) as error:
+            self._denied = str(error)
+
+    def _figures(self) -> Reading:
+        path = "/metrics"
+        answer = self._server.ask("GET", path)
+        if answer.status != 200:
+            raise self._server.refusal(path, answer)
+        found = read(answer.body.decode(errors="replace"), time.monotonic())
+        if not found.server:
+            raise ConfigError(f"{self._server.url} is no Headway: its {path} is something else")
+        return found
 
     def _look_at_batches(self) -> None:
-        path = f"/admin/explain?since={self._since}&limit={_MOST_BATCHES}&items=false"
-        found = json.loads(self._get(path))
+        asked = {"since": self._since, "limit": _MOST_BATCHES, "items": "false"}
+        found = self._server.json("/admin/explain", has="batches", **asked)
         if found["next"] < self._since:  # it was started again
             found["batches"] = []
         self._since = found["next"]
         self._batches = [*self._batches, *found["batches"]][-_MOST_BATCHES:]
         self._incidents = [*self._incidents, *found["incidents"]][-5:]
-        models = json.loads(self._get("/admin/models"))["models"]
+        models = self._server.json("/admin/models", has="models")["models"]
         self._states = {f"{each['name']} {each['version']}": each["state"] for each in models}
-
-    def _get(self, path: str) -> bytes:
-        arguments = self._arguments
-        key = arguments.api_key or os.environ.get(_KEY)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            request = urllib.request.Request(arguments.url.rstrip("/") + path, headers=headers)
-            context = tls_of(arguments)
-            with urllib.request.urlopen(
-                request, timeout=arguments.timeout, context=context
-            ) as answer:
-                body: bytes = answer.read()
-                return body
-        except ValueError as error:
-            raise ConfigError(f"{arguments.url}: {error}") from None
 
     def frame(self) -> list[str]:
         at = time.strftime("%H:%M:%S")
-        url = self._arguments.url
+        url = self._server.url
         if self.reading is None or self._before is None:
             why = self.trouble or "its first figures come with the next answer"
             return [f"headway top  {url}  {at}", "", f"no figures: {why}"]
@@ -243,17 +231,6 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for line in lines
     ]
-
-
-def _told(error: OSError) -> str:
-    """What the server says, or why it says nothing."""
-    if isinstance(error, urllib.error.HTTPError):
-        try:
-            said = json.loads(error.read())["error"]
-        except (ValueError, KeyError, TypeError):
-            return str(error)
-        return str(said["message"] if isinstance(said, Mapping) else said)
-    return str(getattr(error, "reason", None) or error)
 
 
 def _number(value: float | None) -> str:

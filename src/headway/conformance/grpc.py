@@ -39,7 +39,7 @@ class GrpcSubject:
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        return remote(request, timeout=self.http.timeout_s, metadata=self.metadata)
+        return remote(request, timeout=self.http.server.timeout_s, metadata=self.metadata)
 
     def asked(self, method: str, request: Any, answer: Any) -> Any:
         try:

@@ -1,29 +1,22 @@
 """The server that is checked, over HTTP, and requests that its model's metadata allows."""
 
-import http.client
 import json
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.conformance.checks import Broken, NotOffered, hold
-from headway.errors import ConfigError
+from headway.loadgen.asking import HttpAnswer, NoAnswer, RemoteServer
 from headway.loadgen.tensors import TensorInput
 
 _LONGEST_SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    headers: Mapping[str, str]  # in lower case
-    body: bytes
-
+class Answer(HttpAnswer):
     def json(self) -> Any:
         try:
             return json.loads(self.body)
@@ -62,41 +55,18 @@ class Tensor:
 
 @dataclass(slots=True)
 class Subject:
-    url: str
+    server: RemoteServer
     model: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    tls: ssl.SSLContext | None = None
-    timeout_s: float = 30.0
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     _metadata: Any = None
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        parts = urlsplit(self.url)
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise ConfigError(f"{self.url}: {error}") from None
-        if not parts.hostname or parts.scheme not in ("http", "https"):
-            raise ConfigError(f"{self.url}: an address like http://127.0.0.1:8000 is expected")
-        kind: type[http.client.HTTPConnection] = http.client.HTTPConnection
-        more: dict[str, Any] = {"timeout": self.timeout_s}
-        if parts.scheme == "https":
-            kind, more["context"] = http.client.HTTPSConnection, self.tls
-        connection = kind(parts.hostname, port, **more)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
-            connection.request(
-                method, parts.path.rstrip("/") + path, body, {**self.headers, **named}
-            )
-            answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, found, answer.read())
-        except ConnectionRefusedError:
-            raise Broken(f"{method} {path}: no server listens at {self.url}") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Broken(f"{method} {path}: no answer: {error or type(error).__name__}") from error
-        finally:
-            connection.close()
+            return Answer(*self.server.ask(method, path, body, named))
+        except NoAnswer as error:
+            self.server.ask("GET", "/v2/health/live")  # has it gone? Then no clause is broken
+            raise Broken(f"{method} {path}: {error}") from error
 
     @property
     def path(self) -> str:

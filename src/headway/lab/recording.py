@@ -14,11 +14,10 @@ MOST_REQUESTS = 2_000_000
 class Recording:
     """The requests seen so far."""
 
-    def __init__(self, *, model: str = "", keeps_tenants: bool = False) -> None:
-        """`model`: only its requests; empty: those of all. `keeps_tenants`: by their own names."""
+    def __init__(self, *, keeps_tenants: bool = False) -> None:
+        """`keeps_tenants`: by their own names."""
         self.missed = 0  # batches and answers that the server had forgotten, or left out
         self.has_gap = False
-        self._model = model
         self._keeps_tenants = keeps_tenants
         self._tenants: dict[str, str] = {}
         self._known: set[tuple[str, str, str, int, float]] = set()
@@ -66,7 +65,7 @@ class Recording:
         items from the start again, so their arrival belongs to the key."""
         arrived_at = source["arrived_at"]
         known = (*key, arrived_at)
-        if known in self._known or arrived_at < since or self._model not in ("", key[1]):
+        if known in self._known or arrived_at < since:
             return
         self._known.add(known)
         if "tenant" in about and not self._keeps_tenants:

@@ -29,8 +29,8 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, *, may_be_grpc: bool = False) -> "Address":
-        parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
             port = parts.port
         except ValueError as error:
             raise ConfigError(f"{url}: {error}") from error
@@ -38,7 +38,7 @@ class Address:
             if not parts.hostname or not port or parts.path.strip("/") or parts.query:
                 raise ConfigError(f"{url!r} is not an address like grpc://127.0.0.1:8001")
             return cls(parts.hostname, port, parts.scheme == "grpcs", is_grpc=True)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise ConfigError(f"{url!r} is not a URL like http://127.0.0.1:8000")
         if parts.query or parts.fragment:
             raise ConfigError(f"{url}: a URL without ? and # is expected")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from headway.errors import ConfigError
+from headway.loadgen.asking import only_model
 from headway.loadgen.connection import Connection, Refused, opener
 from headway.loadgen.exchange import Address, Exchange
 from headway.loadgen.target import Probe, Target, Unreachable, Wanted, length_of, tensor_inputs
@@ -239,10 +240,7 @@ def _only_model(probe: Probe) -> str:
         about = dict(_fields(value)) if isinstance(value, bytes) else {}
         if _text(about.get(3, b"")) in ("", "READY"):
             names.add(_text(about.get(1, b"")))
-    if len(names) == 1:
-        return names.pop()
-    said = f"it has {', '.join(sorted(names))}" if names else "it does not list its models"
-    raise ConfigError(f"{probe.address.url}: which model? {said}", field="--model")
+    return only_model(probe.address.url, names)
 
 
 def _tensor(message: bytes) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from headway.errors import ConfigError, nearest
 from headway.lab.workload import Sizes
+from headway.loadgen.asking import only_model
 from headway.loadgen.exchange import Address, Exchange, post
 from headway.loadgen.openai_bodies import OPENAI_PATHS, is_stream, openai_body
 from headway.loadgen.tensors import TensorInput, binary_body, json_body
@@ -177,11 +178,7 @@ def _openai(probe: Probe, wanted: Wanted) -> Target:
 
 def _only_of(probe: Probe) -> str:
     told = probe.json("GET", "/v1/models")
-    names = [each["id"] for each in told["data"]] if told else []
-    if len(names) == 1:
-        return str(names[0])
-    said = f"it has {', '.join(names)}" if names else "it does not list its models"
-    raise ConfigError(f"{probe.address.url}: which model? {said}", field="--model")
+    return only_model(probe.address.url, [each["id"] for each in told["data"]] if told else [])
 
 
 def _is_route(address: Address) -> bool:
@@ -205,11 +202,8 @@ def _only_model(probe: Probe) -> str:
         told = json.loads(body) if status == 200 else []
     except ValueError:
         told = []
-    names = sorted({each["name"] for each in told if each.get("state", "READY") == "READY"})
-    if len(names) == 1:
-        return str(names[0])
-    said = f"it has {', '.join(names)}" if names else "it does not list its models"
-    raise ConfigError(f"{probe.address.url}: which model? {said}", field="--model")
+    names = [each["name"] for each in told if each.get("state", "READY") == "READY"]
+    return only_model(probe.address.url, names)
 
 
 def _inputs(probe: Probe, model: str, wanted: Wanted) -> list[TensorInput]:

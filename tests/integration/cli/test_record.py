@@ -50,7 +50,7 @@ def test_what_cannot_be_recorded_is_said(
     for url, out, code, said in [
         (server.url, "there", 2, "exists already"),
         (server.url, "none/a.jsonl", 2, "does not exist"),
-        (f"{server.url}/v2", "new", 2, "no Headway"),
+        (f"{server.url}/v2", "new", 2, "has no /admin/explain"),
         ("http://127.0.0.1:9", "new", 1, "no server listens there"),
     ]:
         assert main(["record", url, "--seconds", "0.1", "--out", str(tmp_path / out)]) == code
