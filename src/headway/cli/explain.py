@@ -4,10 +4,12 @@ import argparse
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.explain_trace import chrome_trace
+from headway.cli.readings import columns
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.loadgen.asking import RemoteServer
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _BATCHES = "/admin/explain"
+_SIMULATION_S = 20.0  # a server takes for it, at most
 _MOST_BATCHES = 4096  # in one answer of a server
 
 
@@ -84,12 +87,38 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say_what_if(arguments: argparse.Namespace, server: RemoteServer) -> int:
-    from headway.cli.explain_what_if import changes_of, what_if  # needs numpy
-
-    changes = changes_of(arguments.what_if)
-    found = server.json(_BATCHES, has="batches", model=arguments.model, limit=_MOST_BATCHES)
-    print("\n".join(what_if(found, changes)))
+    patient = replace(server, timeout_s=server.timeout_s + _SIMULATION_S)
+    asked = {"model": arguments.model, **_changes_of(arguments.what_if)}
+    found = patient.json("/admin/what-if", has="changed", **asked)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    print(
+        f"{found['model']}, version {found['version']}: {found['items']} items in "
+        f"{found['batches']} batches, {found['seconds']:.1f} s"
+    )
+    named = [("as it was", "measured"), ("simulated as it was", "simulated")]
+    rows = [_row(*each, found) for each in (*named, (arguments.what_if, "changed"))]
+    head = ("", "p50 ms", "p99 ms", "items/s", "rows/batch", "refused")
+    print("\n".join([*columns(head, rows), *found["hints"]]))
     return 0
+
+
+def _row(name: str, part: str, found: dict[str, Any]) -> list[str]:
+    told = [found[part][each] for each in ("p50_ms", "p99_ms", "items_per_s", "mean_rows")]
+    figures = ["-" if each is None else f"{each:.4g}" for each in told]
+    return [name, *figures, str(found[part]["refused"])]
+
+
+def _changes_of(text: str) -> dict[str, str]:
+    """`max_batch_size=16,policy=window`; the server knows which can be simulated."""
+    changes: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or name in ("", "model", "version", *changes):
+            raise ConfigError(f"SETTING=VALUE,… is expected, not {part!r}", field="--what-if")
+        changes[name] = value
+    return changes
 
 
 def _write_trace(arguments: argparse.Namespace, server: RemoteServer) -> int:

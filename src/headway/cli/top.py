@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, read, spans_of
+from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, columns, read, spans_of
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.loadgen.asking import NoAnswer, RemoteServer
@@ -218,19 +218,6 @@ def _reasons(spans: Any) -> str:
     total = sum(counts.values())
     named = [f"{name} {_share(count / total)}" for name, count in counts.most_common() if count]
     return ", ".join(named) or "none"
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table: the first column to the left, the others to the right."""
-    lines = [head, *rows]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if n == 0 else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def _number(value: float | None) -> str:

@@ -9,21 +9,28 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headway.core.costs import CostTable
 from headway.core.items import Priority
-from headway.core.policy import Compose, Firing, Order, Policy
+from headway.core.policy import Compose, Firing, Order, Policy, choice
 from headway.errors import ConfigError
 from headway.lab.profiles import PowerProfile, Profile, SizedProfile, TableProfile, TokenProfile
 from headway.lab.simulate import Callers, Lengths, Outcome, Scenario, simulate
 from headway.lab.workload import Times
 
 LEAST_ITEMS = 20
-CHANGES = ("max_wait_ms", "max_batch_size", "slo_ms")
+NUMBERS = (
+    *("max_wait_ms", "max_batch_size", "max_batch_cost", "max_queue", "workers", "slo_ms"),
+    "slo_percentile",
+)
+CHOICES = {"policy": Firing, "order": Order, "compose": Compose}
+CHANGES = (*NUMBERS, *CHOICES)
+_ENOUGH = 100  # items, for percentiles that mean something
+_TRUSTED = 0.15  # how far the simulated p99 of what happened may be off
 _PERCENTS = (50.0, 99.0)
 
 
@@ -82,13 +89,15 @@ class Model(NamedTuple):
     profile: Profile
     sized: SizedProfile | None  # None: all items are alike
     factors: Times  # how batches strayed from that
+    is_fitted: bool  # to the batches, which says little of larger ones
 
 
 def model_of(traffic: Traffic, table: CostTable | None) -> Model:
     """By the table of its warm-up, if there is one, else by what its batches took; and by how far
     they strayed from it. Raises ConfigError."""
     has_sizes = bool(traffic.sizes.any())
-    if table is None or bool(table.sizes) != has_sizes:
+    is_fitted = table is None or bool(table.sizes) != has_sizes
+    if table is None or is_fitted:
         profile, sized = _fitted(traffic, has_sizes=has_sizes)
     else:
         known = TableProfile(table)
@@ -97,7 +106,7 @@ def model_of(traffic: Traffic, table: CostTable | None) -> Model:
         profile.seconds(int(rows)) if sized is None else sized.seconds_at(int(rows), size)
         for rows, size in zip(traffic.rows, traffic.padded_sizes, strict=True)
     ]
-    return Model(profile, sized, traffic.seconds / np.maximum(expected, 1e-9))
+    return Model(profile, sized, traffic.seconds / np.maximum(expected, 1e-9), is_fitted)
 
 
 def _fitted(traffic: Traffic, *, has_sizes: bool) -> tuple[Profile, SizedProfile | None]:
@@ -134,7 +143,11 @@ def changed(policy: Policy, changes: Mapping[str, Any]) -> Policy:
         raise ConfigError(f"{min(unknown)} cannot be changed; there are {', '.join(CHANGES)}")
     fields: dict[str, Any] = {}
     for name, value in changes.items():
-        fields[name.replace("_ms", "_s")] = value / 1e3 if name.endswith("_ms") else value
+        if name in CHOICES:
+            field = "firing" if name == "policy" else name
+            fields[field] = choice(CHOICES[name], value, name)
+        else:
+            fields[name.replace("_ms", "_s")] = value / 1e3 if name.endswith("_ms") else value
     if (most := fields.get("max_batch_size")) is not None:
         fields["batch_sizes"] = sizes_up_to(policy.batch_sizes, most)
     return dataclasses.replace(policy, **fields)
@@ -230,6 +243,10 @@ def what_if(question: Mapping[str, Any]) -> dict[str, Any]:
         span_s=span_s,
         slo_s=slo_s,
     )
+    hints = [*_hints(len(traffic.whole), measured, runs[0])]
+    most_rows = int(traffic.rows.max())
+    if model.is_fitted and question["changes"].get("max_batch_size", 0) > most_rows:
+        hints.append(f"no batch had more than {most_rows} rows: what larger ones take is a guess")
     return {
         "items": len(traffic.whole),
         "seconds": round(span_s, 3),
@@ -237,7 +254,18 @@ def what_if(question: Mapping[str, Any]) -> dict[str, Any]:
         "measured": measured,
         "simulated": runs[0],
         "changed": runs[1],
+        "hints": hints,
     }
+
+
+def _hints(items: int, measured: Mapping[str, Any], simulated: Mapping[str, Any]) -> Iterator[str]:
+    """Why the answer is not to be trusted too much."""
+    if items < _ENOUGH:
+        yield f"only a hint: {items} items are too few for a p99"
+    elif simulated["p99_ms"] and measured["p99_ms"]:
+        off = abs(simulated["p99_ms"] / measured["p99_ms"] - 1)
+        if off > _TRUSTED:
+            yield f"only a hint: the simulated p99 of what happened is off by {off:.0%}"
 
 
 def _ms(seconds: float) -> float | None:

@@ -9,10 +9,11 @@ import itertools
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headway.core.generation.sequence import Finished, FinishReason
+from headway.core.items import Item
 from headway.core.policy import Policy
 from headway.observe.requests import (
     MOST_REQUESTS,
@@ -134,11 +135,12 @@ class ModelHistory:
         self.incidents: deque[IncidentRecord] = deque(maxlen=MOST_INCIDENTS)
         self.answers: deque[AnswerRecord] = deque(maxlen=MOST_ANSWERS)
         self.requests: deque[DirectRequest] = deque(maxlen=MOST_REQUESTS)  # that had no task
-        self.forgotten = 0  # the number of the last batch that had to make room
+        self.forgotten = 0  # the number of the last batch or answer that had to make room
         self.pauses = pauses
         self.batcher: Callable[[], Observable | None] = lambda: None
         self.is_over = False
         self._items = 0
+        self._by_id: dict[int, dict[int, Item]] = {}  # the items of batches just now
         self._numbers = numbers
         self._clock = clock
 
@@ -186,6 +188,8 @@ class ModelHistory:
         spent = (told.cached_tokens, told.chunks, told.preemptions, told.preempted_s)
         moments = (arrived_at, told.admitted_at, first_at, self._clock())
         number = next(self._numbers)
+        if len(self.answers) == MOST_ANSWERS:
+            self.forgotten = max(self.forgotten, self.answers[0].number)
         self.answers.append(
             AnswerRecord(
                 *(number, sequence, *moments, code, prompt_tokens, tokens, *spent, choice, adapter)
@@ -199,19 +203,28 @@ class ModelHistory:
             if answer.sequence == item_id:
                 return b"queue;dur=%.3f, prefill;dur=%.3f, decode;dur=%.3f" % answer.parts_ms
         for record in itertools.islice(reversed(self.batches), _JUST_NOW):
-            batch = record.event.batch
-            for item in batch.items:
-                if item.id == item_id and isinstance(record.event, BatchFinished):
-                    waited = batch.queued_s(item), batch.lingered_s(item)
-                    return server_timing(*waited, record.event.ran_s)
+            batch, item = record.event.batch, self._items_of(record).get(item_id)
+            if item is not None and isinstance(record.event, BatchFinished):
+                waited = batch.queued_s(item), batch.lingered_s(item)
+                return server_timing(*waited, record.event.ran_s)
         return b""
+
+    def _items_of(self, record: BatchRecord) -> dict[int, Item]:
+        """By their ids; each of a batch's callers asks."""
+        found = self._by_id.get(record.number)
+        if found is None:
+            if len(self._by_id) == _JUST_NOW:
+                del self._by_id[next(iter(self._by_id))]
+            found = {item.id: item for item in record.event.batch.items}
+            self._by_id[record.number] = found
+        return found
 
     def _make_room(self) -> None:
         """The newest batch always stays, however many items it has."""
         batches = self.batches
         while len(batches) > MOST_BATCHES or (self._items > MOST_ITEMS and len(batches) > 1):
             number, _, event = batches.popleft()
-            self.forgotten = number
+            self.forgotten = max(self.forgotten, number)
             self._items -= len(event.batch.items)
 
 
@@ -221,13 +234,14 @@ class Since(NamedTuple):
     batches: list[tuple[ModelHistory, BatchRecord]]
     answers: list[tuple[ModelHistory, AnswerRecord]]
     incidents: list[tuple[ModelHistory, IncidentRecord]]
-    left_out: int  # batches that are older than these, and still kept
+    left_out: int  # batches and answers that are older than these, and still kept
     has_gap: bool  # some are kept no longer
     next: int  # the number to ask with next time
 
 
 class History:
-    """The histories of all models of a server. Written and read in its event loop."""
+    """The histories of all models of a server. Written in its event loop, pauses in any thread;
+    read in any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -291,8 +305,10 @@ class History:
         )
 
 
-def _after(number: int, records: Iterable[Record]) -> Iterator[Record]:
-    kept = list(records)  # at once: another thread may add to them
+def _after(number: int, records: "deque[Record]") -> Iterator[Record]:
+    if not records or records[-1].number <= number:
+        return iter(())
+    kept = list(records)  # at once: the event loop adds to them meanwhile
     return itertools.takewhile(lambda each: each.number > number, reversed(kept))
 
 

@@ -81,6 +81,28 @@ def test_a_goal_is_held_against_all_of_them() -> None:
     assert ask(BATCHES, slo_s=0.5)["changed"]["in_time"] == 1
 
 
+def test_another_rule_another_order_and_more_workers_are_simulated() -> None:
+    waits = ask(BATCHES, policy="window", max_wait_ms=50)
+    assert waits["changed"]["p50_ms"] > waits["simulated"]["p50_ms"] + 20
+    crowded = [batch_of(number / 8, 8) for number in range(60)]
+    two = ask(crowded, workers=2, max_batch_size=8)
+    assert two["changed"]["p99_ms"] < ask(crowded, max_batch_size=8)["changed"]["p99_ms"]
+    sizes = [batch_of(number / 8, 4 + number % 5, size=1 + number % 3) for number in range(60)]
+    for changes in ({"order": "shortest"}, {"compose": "fifo"}, {"max_batch_cost": 8}):
+        found = ask(sizes, table=None, **changes)
+        assert found["changed"] != found["simulated"]
+
+
+def test_what_is_not_to_be_trusted_is_said() -> None:
+    alone = [batch_of(number, 1) for number in range(120)]
+    assert ask(alone)["hints"] == []
+    assert ask(alone[:99])["hints"] == ["only a hint: 99 items are too few for a p99"]
+    slow = [{**each, "finished_at": each["finished_at"] + 1} for each in alone]
+    assert ask(slow)["hints"] == ["only a hint: the simulated p99 of what happened is off by 99%"]
+    said = ask(BATCHES, table=None, max_batch_size=32)["hints"][-1]
+    assert said == "no batch had more than 8 rows: what larger ones take is a guess"
+
+
 @pytest.mark.parametrize("size", [0, 7])
 def test_without_a_table_of_the_warm_up_batch_times_are_fitted(size: int) -> None:
     batches = [
@@ -130,7 +152,8 @@ def test_sizes_are_padded_and_kept_apart_as_they_are_in_force() -> None:
         (BATCHES[:2], TABLE, {}, "only 3 items are remembered"),
         ([], TABLE, {}, "only 0 items"),
         ([batch_of(number, 3) for number in range(30)], None, {}, "the last batches all had 3"),
-        (BATCHES, TABLE, {"workers": 2}, "workers cannot be changed"),
+        (BATCHES, TABLE, {"colour": 2}, "colour cannot be changed"),
+        (BATCHES, TABLE, {"policy": "slow"}, "policy: 'slow' is not one of 'auto'"),
         (BATCHES, TABLE, {"max_batch_size": 0}, "max_batch_size"),
         (BATCHES, TABLE, {"slo_ms": -1}, "slo_ms"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headway.core.items import Batch, FireReason, Item
 from headway.events import BatchFinished, BatchLost, BatchStarted, Cancelled, Refused, Stopped
 from headway.observe import history as module
-from headway.observe.history import MOST_BATCHES, History
+from headway.observe.history import MOST_ANSWERS, MOST_BATCHES, History
 from headway.runtime.events import Observer
 
 
@@ -105,6 +105,32 @@ def test_it_is_bounded_by_batches() -> None:
     assert len(history.models()[0].batches) == MOST_BATCHES
     assert history.since(0, 1).has_gap
     assert not history.since(5, 1).has_gap
+
+
+def test_answers_that_made_room_are_a_gap_too() -> None:
+    history = History(clock=lambda: 3.0)
+    model = history.add("m", "1")
+    for number in range(MOST_ANSWERS + 5):
+        moments = {"arrived_at": 1.0, "first_at": 2.0}
+        model.ended(number, None, prompt_tokens=1, tokens=1, code="stop", **moments)  # type: ignore[arg-type]
+    assert len(history.since(0, 10).answers) == 10
+    assert history.since(4, 1).has_gap
+    assert not history.since(5, 1).has_gap
+
+
+def test_an_item_that_was_answered_just_now_knows_its_times() -> None:
+    history, [source] = watched("m")
+    [model] = history.models()
+    source.finish(items=3)
+    assert model.timing_of(2) == b"queue;dur=400.000, linger;dur=100.000, run;dur=1000.000"
+    assert model.timing_of(3) == b""
+    for _ in range(module._JUST_NOW):
+        source.finish(items=1)
+    assert model.timing_of(0)
+    assert model.timing_of(2) == b""  # too much has run since
+    assert len(model._by_id) == module._JUST_NOW
+    source.lose()
+    assert model.timing_of(0)
 
 
 def test_starts_and_callers_that_leave_are_no_records() -> None:

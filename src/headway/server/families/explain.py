@@ -107,8 +107,8 @@ class Explain:
                     if (batcher := each.batcher()) is not None and (policy := batcher.policy)
                 ],
                 "batches": [_batch(*each, at, ids, is_told=told) for each in chosen],
-                "answers": [_answer(*each, at) for each in found.answers],
-                "incidents": [_incident(*each, at) for each in found.incidents],
+                "answers": [] if told else [_answer(*each, at) for each in found.answers],
+                "incidents": [] if told else [_incident(*each, at) for each in found.incidents],
             }
         )
 

@@ -14,8 +14,10 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from headway.errors import InvalidInput, Unavailable
+from headway.errors import InvalidInput, Unavailable, nearest
 from headway.hosting.hosted import Served
+from headway.observe.history import ModelHistory
+from headway.server.auth.keys import Caller
 from headway.server.families.explain import last_batches
 from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Route
@@ -25,15 +27,19 @@ _log = logging.getLogger(__name__)
 MOST_S = 20.0
 MOST_ITEMS = 4000
 _SIMULATOR = "headway.lab.what_if"
-_CHANGES = ("max_wait_ms", "max_batch_size", "slo_ms")
 
 
-class _Changes(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    model: str
-    version: str = ""
+class _Changes(msgspec.Struct, omit_defaults=True):
     max_wait_ms: float | None = None
     max_batch_size: int | None = None
+    max_batch_cost: int | None = None
+    max_queue: int | None = None
+    workers: int | None = None
     slo_ms: float | None = None
+    slo_percentile: float | None = None
+    policy: str | None = None
+    order: str | None = None
+    compose: str | None = None
 
 
 class WhatIf:
@@ -52,20 +58,20 @@ class WhatIf:
         ]
 
     async def simulated(self, request: Request) -> Response:
-        asked = _asked(request.query)
-        served = self._models.get(request.caller, asked.model, asked.version)
-        if not isinstance(served, Served) or served.history is None:
-            raise InvalidInput(f"model: {asked.model!r} has no batches of requests to simulate")
+        given = dict(parse_qsl(request.query, keep_blank_values=True))
+        name, version = given.pop("model", ""), given.pop("version", "")
+        served, history = self._served(request.caller, name, version)
+        asked = _asked(given)
         if self._turn.locked():
             raise Unavailable("another simulation is running", retry_after_s=1.0)
-        policy, changes = served.batcher.policy, msgspec.to_builtins(asked)
+        policy = served.batcher.policy
         question = {
             "policy": dataclasses.asdict(policy),
             "table": None if served.costs is None else served.costs.to_json(),
-            "changes": {name: changes[name] for name in _CHANGES if name in changes},
+            "changes": msgspec.to_builtins(asked),
         }
         async with self._turn:
-            batches = await asyncio.to_thread(last_batches, served.history, MOST_ITEMS)
+            batches = await asyncio.to_thread(last_batches, history, MOST_ITEMS)
             body = msgspec.json.encode({"batches": batches, **question})
             answer = json.loads(await _ask_simulator(body))
         if "error" in answer:
@@ -75,16 +81,36 @@ class WhatIf:
             "max_batch_size": policy.max_batch_size,
             "slo_ms": _ms(policy.slo_s),
         }
-        return Response(msgspec.json.encode({"settings": settings, **answer}))
+        whose = {"model": served.name, "version": served.version}
+        return Response(msgspec.json.encode({**whose, "settings": settings, **answer}))
+
+    def _served(
+        self, caller: Caller | None, name: str, version: str
+    ) -> tuple[Served, ModelHistory]:
+        if not name:
+            answering = self._models.answering(caller)
+            names = [each.name for each in answering if isinstance(each, Served)]
+            if len(names) != 1:
+                said = f"there are {', '.join(names)}" if names else "none makes batches"
+                raise InvalidInput(f"model: which one? {said}")
+            [name] = names
+        served = self._models.get(caller, name, version)
+        if not isinstance(served, Served) or served.history is None:
+            raise InvalidInput(f"model: {name!r} has no batches of requests to simulate")
+        return served, served.history
 
 
-def _asked(query: str) -> _Changes:
-    given = dict(parse_qsl(query, keep_blank_values=True))
+def _asked(given: dict[str, str]) -> _Changes:
+    for name in given:
+        if name not in _Changes.__struct_fields__:
+            known = _Changes.__struct_fields__
+            hint = nearest(name, known) or f"; known are {', '.join(known)}"
+            raise InvalidInput(f"{name!r} cannot be simulated{hint}")
     try:
         asked = msgspec.convert(given, _Changes, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the query: {error}") from None
-    for name in ("max_wait_ms", "slo_ms"):
+    for name in ("max_wait_ms", "slo_ms", "slo_percentile"):
         value = getattr(asked, name)
         if value is not None and not math.isfinite(value):
             raise InvalidInput(f"{name}: must be a number, not {value}")

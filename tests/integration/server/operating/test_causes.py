@@ -15,9 +15,7 @@ import pytest
 from small_server import hosted
 
 import headway
-from headway.cli.explain_what_if import changes_of, what_if
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
-from headway.errors import ConfigError
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.server.auth.guard import Guard
@@ -47,17 +45,6 @@ class Padded(headway.Model[str, int]):
 
     def predict(self, items: list[str]) -> list[int]:
         time.sleep(1e-4 * len(items) * max(map(len, items)))
-        return [len(item) for item in items]
-
-
-class Compiled(headway.Model[str, int]):
-    """Runs at one size only, so that it always takes as long."""
-
-    def size(self, item: str) -> int:
-        return len(item)
-
-    def predict(self, items: list[str]) -> list[int]:
-        time.sleep(0.02)
         return [len(item) for item in items]
 
 
@@ -286,53 +273,6 @@ async def test_the_event_loop_was_held_up() -> None:
         story = await it.story("mine")
     assert story["cause"] == "stall"
     assert "def" in story["advice"]
-
-
-async def test_what_another_setting_would_have_done() -> None:
-    """At twice the rate that batches of one could take, they would have fallen behind."""
-    async with serving(Sleeper()) as it:
-        asked = []
-        for number in range(120):
-            asked.append(asyncio.create_task(it.ask(f"r-{number}", 0.01)))
-            await asyncio.sleep(0.005)
-        await asyncio.gather(*asked)
-        page = (await it.http.get("/admin/explain", params={"limit": 4096})).json()
-    lines = what_if(page, changes_of("max_batch_size=1, max_queue=500"))
-    assert lines[0].startswith("m, version 1: 120 items in ")
-    rows = [[float(each) for each in line.split()[-5:]] for line in lines[2:5]]
-    was, simulated, changed = rows
-    assert changed[1] > 1.5 * max(was[1], simulated[1])  # the p99
-    assert (changed[3], changed[4]) == (1.0, 0.0)  # rows in a batch; refused
-    assert simulated[3] == pytest.approx(was[3], rel=0.5)
-    few = {**page, "batches": page["batches"][:1]}
-    assert "only a hint" in "\n".join(what_if(few, {}))
-    for wrong, says in [
-        ("max_batchsize=1", "did you mean max_batch_size"),
-        ("max_batch_size=many", "is a number, not 'many'"),
-        ("colour=1", "known are max_batch_size, "),
-    ]:
-        with pytest.raises(ConfigError, match=says):
-            changes_of(wrong)
-    with pytest.raises(ConfigError, match="no batch has ended"):
-        what_if({**page, "batches": []}, {})
-
-
-async def test_another_setting_keeps_to_the_sizes_that_the_model_runs_at() -> None:
-    """A row runs as four, and every text as one of 50 letters."""
-    fixed = {"batch_sizes": (4, 8), "max_batch_size": 8, "pad_sizes": (50,)}
-    async with serving(Compiled(), **fixed, compose="buckets", buckets="10,50") as it:
-        for number in range(30):
-            await it.ask(f"r-{number}", "x" * (1 + number % 40))
-        page = (await it.http.get("/admin/explain", params={"limit": 4096})).json()
-    [model] = page["models"]
-    settings = {name: model["settings"][name] for name in ("buckets", "pad_sizes", "batch_sizes")}
-    assert settings == {"buckets": "10,50", "pad_sizes": [50], "batch_sizes": [4, 8]}
-    lines = what_if(page, changes_of("max_batch_size=4"))
-    was, simulated, changed = (float(line.split()[-5]) for line in lines[2:5])
-    assert simulated == pytest.approx(was, rel=0.3)
-    assert changed == pytest.approx(was, rel=0.3)
-    with pytest.raises(ConfigError, match=r"max_batch_size: is 2, .* batch_sizes: 4, 8"):
-        what_if(page, changes_of("max_batch_size=2"))
 
 
 async def test_garbage_was_collected() -> None:

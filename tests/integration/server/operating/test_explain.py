@@ -100,6 +100,8 @@ def test_a_request_is_found_by_its_id_whichever_way_it_took(server: Server) -> N
         batches = page(server, model="root", batch=found["batch"])["batches"]
         assert found["request"] in {item["request"] for item in batches[-1]["items"]}
         assert batches[-1]["reason"] in batches[-1]["text"]
+        others = page(server, batch=found["batch"])
+        assert (others["answers"], others["incidents"]) == ([], [])
 
 
 def test_an_answer_says_in_its_head_where_the_time_went(server: Server) -> None:
@@ -175,6 +177,13 @@ def test_the_slowest_come_first_and_the_command_tells_them(server: Server) -> No
     assert told.stdout.startswith("gate, version 1: batch 1 on worker 0: 1 item")
     assert (told := headway("never")).returncode == 1
     assert told.stderr.startswith("headway: request 'never' is not among the last ")
+    assert "is kept no longer" in (told := headway("--batch", "99999", "--json")).stderr
+    assert (told.returncode, told.stdout) == (1, "")
+    assert json.loads(headway("--batch", "1", "--json").stdout)["batches"][0]["batch"] == 1
+    for arguments in (["--trace", "trace.json", "--json"], ["--batch", "0"], ["--slowest", "51"]):
+        assert (headway(*arguments).returncode, Path("trace.json").exists()) == (2, False)
+    told = headway("--model", "nobody")
+    assert told.stdout == "no request of 'nobody' has been answered yet\n"
 
 
 def test_the_last_batches_are_a_trace_that_perfetto_opens(server: Server, tmp_path: Path) -> None:

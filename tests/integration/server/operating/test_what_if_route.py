@@ -1,5 +1,6 @@
 """`/admin/what-if`: the server's last traffic, simulated in a process beside it."""
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from real_server import Server, served
+
+from headway.cli.main import main
 
 MODEL = """
 import time
@@ -51,12 +54,15 @@ def test_the_last_traffic_is_simulated(server: Server) -> None:
     ("query", "status", "word"),
     [
         ("model=other", 404, "other"),
-        ("model=wait&workers=2", 400, "workers"),
+        ("model=wait&colour=2", 400, "'colour' cannot be simulated; known are max_wait_ms, "),
+        ("model=wait&max_batchsize=2", 400, "did you mean max_batch_size"),
+        ("model=wait&policy=slow", 400, "policy: 'slow' is not one of 'auto'"),
+        ("model=wait&workers=many", 400, "workers"),
         ("model=wait&max_batch_size=0", 400, "max_batch_size"),
         ("model=wait&slo_ms=fast", 400, "slo_ms"),
         ("model=wait&slo_ms=nan", 400, "slo_ms"),
         ("model=wait&max_wait_ms=inf", 400, "max_wait_ms"),
-        ("", 400, "model"),
+        ("model=wait&slo_percentile=nan", 400, "slo_percentile"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_by_name(
@@ -64,6 +70,30 @@ def test_what_cannot_be_asked_is_refused_by_name(
 ) -> None:
     answer = server.http.get(f"/admin/what-if?{query}")
     assert (answer.status_code, word in answer.text) == (status, True), answer.text
+
+
+def test_the_command_tells_it(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["explain", "--url", server.url, "--what-if"]
+    assert main([*command, "max_batch_size=1, workers=2"]) == 0
+    first, head, *rows = capsys.readouterr().out.splitlines()[:5]
+    assert first.startswith("wait, version 1: 200 items in ")
+    assert head.split() == ["p50", "ms", "p99", "ms", "items/s", "rows/batch", "refused"]
+    assert [row[:28].strip() for row in rows] == [
+        *("as it was", "simulated as it was", "max_batch_size=1, workers=2")
+    ]
+    was, simulated, changed = ([float(each) for each in row.split()[-5:]] for row in rows)
+    assert (changed[3:], was[4]) == ([1, 0], 0)
+    assert simulated[0] >= 4
+    assert main([*command, "max_batch_size=1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changed"]["mean_rows"] == 1
+    for wrong, says in [
+        ("max_batchsize=1", "did you mean max_batch_size"),
+        ("max_batch_size", "--what-if: SETTING=VALUE,… is expected"),
+        ("workers=1,workers=2", "--what-if: SETTING=VALUE,… is expected, not 'workers=2'"),
+        ("model=wait", "--what-if: SETTING=VALUE,… is expected"),
+    ]:
+        assert main([*command, wrong]) == 2
+        assert says in capsys.readouterr().err
 
 
 def test_a_caller_that_leaves_takes_the_simulation_with_it(server: Server) -> None:

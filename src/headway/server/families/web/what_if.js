@@ -47,7 +47,7 @@ function showSimulated(found) {
   const { settings } = found;
   const named = Object.entries(settings).map(([name, value]) => `${name} ${value === null ? "not set" : value}`).join(", ");
   $("if-told").textContent = `${number(found.items, 9)} items of the last ${seconds(found.seconds)}; in force: ${named}. `
-    + "Requests that were refused are not in it.";
+    + ["Requests that were refused are not in it", ...found.hints].join("; ") + ".";
   const line = (name, each) => [name, seconds(each.p50_ms === null ? null : each.p50_ms / 1000), seconds(each.p99_ms === null ? null : each.p99_ms / 1000),
     number(each.items_per_s), number(each.mean_rows), number(each.refused, 9), share(each.in_time)];
   $("if").hidden = false;
