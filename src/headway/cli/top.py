@@ -22,7 +22,7 @@ _MOST_BATCHES = 200
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what a server says is no command to a terminal
 _HEAD = (
     *("MODEL", "STATE", "ITEMS/S", "P50", "P99", "SLO", "IN TIME", "QUEUED", "WORK", "BATCHES/S"),
-    *("ROWS", "PADDING", "REFUSED", "PAYS", "WAITS", "BUSY"),
+    *("ROWS", "PADDING", "REFUSED", "MAX ROWS", "MAX WAIT", "BUSY"),
 )
 _LANGUAGE = (
     *("LANGUAGE MODEL", "TOKENS/S", "FIRST P50", "FIRST P99", "RUNNING", "WAITING", "KV CACHE"),
@@ -42,10 +42,10 @@ def add_parser(commands: "Commands") -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--every", type=float, default=1.0, metavar="S", help="seconds between; default: 1"
+        "--every", type=float, default=1.0, metavar="S", help="seconds between two looks; default: 1"
     )
     parser.add_argument(
-        "--count", type=int, default=0, metavar="N", help="end after N; default: at Ctrl-C"
+        "--count", type=int, default=0, metavar="N", help="end after N looks; default: at Ctrl-C"
     )
     add_server(parser, right="with the right `metrics`, or `admin` for the batches too")
     parser.set_defaults(run=run)

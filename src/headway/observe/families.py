@@ -40,8 +40,8 @@ BATCH_PADDING = _histogram("headway_batch_padding_ratio", "Share of a batch that
 BATCH_RERUNS = _counter("headway_batch_reruns_total", "Model calls spent on finding a culprit.")
 BATCHES_LOST = _counter("headway_batches_lost_total", "Batches that a worker held when it died.")
 OUT_OF_MEMORY = _counter("headway_out_of_memory_total", "Batches that did not fit into memory.")
-BATCH_CAP = _gauge("headway_batch_cap_rows", "Most rows that are thought to pay.")
-LINGER_CAP = _gauge("headway_linger_cap_seconds", "Longest wait that is thought to pay.")
+BATCH_CAP = _gauge("headway_batch_cap_rows", "Most rows in a batch now, as learned.")
+LINGER_CAP = _gauge("headway_linger_cap_seconds", "Longest wait for more items now, as learned.")
 
 # ---- now
 QUEUE_ROWS = _gauge("headway_queue_rows", "Rows waiting.")

@@ -1,8 +1,9 @@
 """Keeps the garbage collector's pauses short.
 
-A full collection visits every object: with all imported modules, 20 ms and more, in
-which no request is read. What was there when the server was ready stays for good, so collections
-leave it out, until a model is unloaded: its remains must be found.
+A full collection visits every object. With all imported modules that takes 20 ms and more, and no
+request is read meanwhile. Objects that exist when the server is ready live as long as it, so they
+are frozen: collections leave them out. When a model is unloaded, they are included again, until a
+collection has freed what is left of it.
 """
 
 import gc
@@ -13,11 +14,11 @@ from typing import Any
 from headway.hosting.registry import Registry, ServedModel
 from headway.observe.history import History
 
-# New objects before a collection looks at them: hundreds of requests in flight have as many, and
-# each collection that comes while they are looks at them in vain. A pause stays below 0.3 ms.
+# How many new objects start a collection. Hundreds of requests in flight have about as many, and a
+# collection while they are in flight frees nothing. So many still take less than 0.3 ms.
 _YOUNG = 5_000
-# Objects that no collection looks at because they never die: Python 3.12 has some hundred. Who
-# freezes what was imported freezes tens of thousands.
+# Python 3.12 itself freezes some hundred objects; a program that freezes its imports, tens of
+# thousands.
 _IMMORTAL = 2_000
 
 
@@ -25,13 +26,13 @@ class GarbagePauses:
     def __init__(
         self, registry: Registry, history: History | None = None, *, is_guest: bool = False
     ) -> None:
-        """`is_guest`: the process is another program's. Its thresholds stay as they are, and where
-        it freezes objects itself, it is left alone. `history`: keeps what pauses remain."""
+        """`is_guest`: the process is another program's. Its thresholds are not changed, and if it
+        freezes objects itself, nothing is. `history` keeps the pauses that are left."""
         self._registry = registry
         self._history = history
         self._began_at = 0.0
         self._is_guest = is_guest
-        self._gone: list[weakref.ref[Any]] = []  # and perhaps not freed yet
+        self._gone: list[weakref.ref[Any]] = []  # unloaded models, perhaps not freed yet
         self._is_frozen = False
         self._thresholds = gc.get_threshold()
         self._lock = threading.RLock()  # collections happen in any thread, in ours at any moment
@@ -83,5 +84,5 @@ class GarbagePauses:
 
 
 def is_frozen() -> bool:
-    """Whether this process excludes its imported objects from collections."""
+    """Are this process's imported objects left out of collections?"""
     return gc.get_freeze_count() > _IMMORTAL

@@ -203,8 +203,8 @@ function drawCharts(spans, model) {
     made("refused/s", number, per("headway_items_refused_total")),
   ];
   if (model !== ALL) charts.push(
-    made("rows that pay", number, (each) => each.gauge("headway_batch_cap_rows")),
-    made("wait that pays", seconds, (each) => each.gauge("headway_linger_cap_seconds")));
+    made("max rows", number, (each) => each.gauge("headway_batch_cap_rows")),
+    made("max wait", seconds, (each) => each.gauge("headway_linger_cap_seconds")));
   if (last.gauge("headway_generation_tokens_total") !== undefined) charts.push(
     made("tokens/s", number, (each) => each.rate("headway_generation_tokens_total")),
     made("KV cache", share, (each) => each.gauge("headway_kv_cache_usage_perc"), 1),
