@@ -54,24 +54,22 @@ def add_parser(commands: "Commands") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.out.exists():
-        raise ConfigError(f"{arguments.out} exists already", field="--out")
-    if not arguments.out.parent.is_dir():
-        raise ConfigError(f"the folder {arguments.out.parent} does not exist", field="--out")
-    server = server_of(arguments)
+    server, out = server_of(arguments), arguments.out
     recording = Recording(keeps_tenants=arguments.tenants)
-    code = 0
     try:
-        _record(arguments, server, recording)
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-    except NoAnswer as error:  # what was recorded until then is kept
-        print(f"headway: {error}", file=sys.stderr)
-        code = 1
-    if not len(recording) and code:
-        return code
-    arguments.out.write_text("".join(f"{line}\n" for line in recording.lines()), encoding="utf-8")
-    print(f"{len(recording)} requests in {arguments.out}")
+        with out.open("x", encoding="utf-8") as file:
+            try:
+                code = _recorded(arguments, server, recording)
+                file.writelines(f"{line}\n" for line in recording.lines())
+            finally:
+                if not len(recording):
+                    out.unlink()
+    except OSError as error:
+        raise ConfigError(f"{out}: {error.strerror}", field="--out") from None
+    if not len(recording):
+        print("headway: no request came, and nothing is written", file=sys.stderr)
+        return 1
+    print(f"{len(recording)} requests in {out}")
     if recording.missed or recording.has_gap:
         missed = recording.missed or "some"
         print(
@@ -81,6 +79,20 @@ def run(arguments: argparse.Namespace) -> int:
     if recording.is_full:
         print(f"headway: stopped after {MOST_REQUESTS:,} requests", file=sys.stderr)
     return code
+
+
+def _recorded(arguments: argparse.Namespace, server: RemoteServer, recording: Recording) -> int:
+    """The exit code. What has been recorded is kept where the server goes away."""
+    try:
+        _record(arguments, server, recording)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    except NoAnswer as error:
+        if not len(recording):
+            raise
+        print(f"headway: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _record(arguments: argparse.Namespace, server: RemoteServer, recording: Recording) -> None:

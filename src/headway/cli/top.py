@@ -42,7 +42,11 @@ def add_parser(commands: "Commands") -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--every", type=float, default=1.0, metavar="S", help="seconds between two looks; default: 1"
+        "--every",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="seconds between two looks; default: 1",
     )
     parser.add_argument(
         "--count", type=int, default=0, metavar="N", help="end after N looks; default: at Ctrl-C"

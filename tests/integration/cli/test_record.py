@@ -1,11 +1,15 @@
 """`headway record` beside a real server, and what others read of it."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from real_server import Server
+from real_server import Server, served
 
 from headway.cli.main import main
 
@@ -48,11 +52,42 @@ def test_what_cannot_be_recorded_is_said(
 ) -> None:
     (tmp_path / "there").write_text("")
     for url, out, code, said in [
-        (server.url, "there", 2, "exists already"),
-        (server.url, "none/a.jsonl", 2, "does not exist"),
+        (server.url, "there", 2, "File exists"),
+        (server.url, "none/a.jsonl", 2, "No such file or directory"),
         (f"{server.url}/v2", "new", 2, "has no /admin/explain"),
         ("http://127.0.0.1:9", "new", 1, "no server listens there"),
+        (server.url, "new", 1, "no request came, and nothing is written"),
     ]:
         assert main(["record", url, "--seconds", "0.1", "--out", str(tmp_path / out)]) == code
         assert said in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_a_recording_outlives_its_server_and_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "shout.py").write_text(
+        "def shout(texts: list[str]) -> list[str]:\n    return texts\n"
+    )
+    flags = ("--port", "0", "--grpc-port", "-1", "--admin-without-key")
+    with served(tmp_path, "shout.py", *flags) as server:
+        recordings = [
+            subprocess.Popen(
+                [sys.executable, "-m", "headway", "record", server.url, "--out", tmp_path / name],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in ("interrupted", "left")
+        ]
+        while server.http.get("/admin/explain").json()["next"] < 40 or not all(
+            (tmp_path / name).exists() for name in ("interrupted", "left")
+        ):
+            server.http.post("/v1/predict/shout", json="a")
+        end = time.monotonic() + 3  # until both have seen them
+        while time.monotonic() < end:
+            server.http.post("/v1/predict/shout", json="a")
+        recordings[0].send_signal(signal.SIGINT)
+        _, said = recordings[0].communicate(timeout=30)
+        assert (recordings[0].returncode, said.strip()) == (0, "")
+    _, said = recordings[1].communicate(timeout=30)
+    assert (recordings[1].returncode, said.startswith("headway: http")) == (1, True)
+    for name in ("interrupted", "left"):
+        assert len((tmp_path / name).read_text().splitlines()) > 10
