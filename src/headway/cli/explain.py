@@ -12,7 +12,7 @@ from headway.cli.explain_trace import chrome_trace
 from headway.cli.readings import columns
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
-from headway.loadgen.asking import RemoteServer
+from headway.loadgen.asking import NoAnswer, RemoteServer
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -126,11 +126,14 @@ def _write_trace(arguments: argparse.Namespace, server: RemoteServer) -> int:
     if arguments.json:
         raise ConfigError(f"{path} is JSON already: without --json", field="--trace")
     found = server.json(_BATCHES, has="batches", model=arguments.model, limit=_MOST_BATCHES)
+    count = len(found["batches"]) + len(found["answers"])
+    if not count:
+        whose = f" of {arguments.model!r}" if arguments.model else ""
+        raise NoAnswer(f"{server.url} has kept no batch{whose}, and nothing is written")
     try:
         path.write_text(json.dumps(chrome_trace(found)))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", field="--trace") from None
-    count = len(found["batches"]) + len(found["answers"])
     older = f"; {found['left_out']} older ones are left out" if found["left_out"] else ""
     print(f"{path}: {count} batches and answers{older}; https://ui.perfetto.dev opens it")
     return 0

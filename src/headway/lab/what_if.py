@@ -43,7 +43,7 @@ class Traffic(NamedTuple):
     tenants: list[str]
     deadlines_s: Times
     whole: list[slice]  # the rows of each item
-    rows: Times  # by batch: the rows that ran, their padded size, and the seconds
+    rows: Times  # by batch: the rows that ran, their padded size, and how long a worker had it
     padded_sizes: Times
     seconds: Times
     latencies_s: Times  # by item, as measured
@@ -78,7 +78,7 @@ def read_traffic(batches: Sequence[Mapping[str, Any]]) -> Traffic:
         whole,
         rows=np.array([each["padded_rows"] for each in ran], float),
         padded_sizes=np.array([each["size"] for each in ran], float),
-        seconds=np.array([each["ran_ms"] / 1e3 for each in ran]),
+        seconds=np.array([max(1e-6, each["finished_at"] - each["fired_at"]) for each in ran]),
         latencies_s=np.array([batch["finished_at"] - item["arrived_at"] for item, batch in came]),
     )
 

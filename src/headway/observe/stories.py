@@ -312,6 +312,13 @@ def _ran(seen: _Seen) -> Cause:
     event, batch = seen.event, seen.event.batch
     if collection := _collection(seen, seen.parts["run"], event.finished_at):
         return collection
+    apart_s = seen.parts["run"] - event.ran_s
+    if apart_s > max(_SLACK_S, seen.parts["run"] / _TWICE):
+        why = (
+            f"the model ran for {_ms(event.ran_s)} of the {_ms(seen.parts['run'])} between leaving "
+            "the queue and coming back"
+        )
+        return Cause("handover", why, "free CPUs, or smaller arrays to and from a worker process")
     others = [
         each.event
         for each in list(seen.model.batches)

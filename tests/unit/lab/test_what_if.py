@@ -26,7 +26,7 @@ def batch_of(number: int, rows: int, *, size: int = 0) -> dict[str, Any]:
         "rows": rows,
         "padded_rows": rows,
         "size": size,
-        "ran_ms": ran_s * 1e3,
+        "fired_at": arrivals[-1],
         "reruns": 0,
         "lost": None,
         "finished_at": arrivals[-1] + ran_s,
@@ -97,7 +97,9 @@ def test_what_is_not_to_be_trusted_is_said() -> None:
     alone = [batch_of(number, 1) for number in range(120)]
     assert ask(alone)["hints"] == []
     assert ask(alone[:99])["hints"] == ["only a hint: 99 items are too few for a p99"]
-    slow = [{**each, "finished_at": each["finished_at"] + 1} for each in alone]
+    slow = [batch_of(number, 1) for number in range(120)]
+    for [item] in (each["items"] for each in slow):
+        item["arrived_at"] -= 1
     assert ask(slow)["hints"] == ["only a hint: the simulated p99 of what happened is off by 99%"]
     said = ask(BATCHES, table=None, max_batch_size=32)["hints"][-1]
     assert said == "no batch had more than 8 rows: what larger ones take is a guess"

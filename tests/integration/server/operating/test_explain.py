@@ -145,6 +145,8 @@ def test_what_failed_is_found_too(server: Server) -> None:
     server.http.post("/v1/predict/root", json=-1.0, headers={"X-Request-Id": "no-root"})
     server.http.post("/v1/predict/rot", json=1.0, headers={"X-Request-Id": "no-model"})
     assert story(server, "no-root")["code"] == "model_failed"
+    server.http.get("/admin/what-if", params={"model": "rot"}, headers={"X-Request-Id": "asks"})
+    assert server.http.get("/admin/explain/requests", params={"id": "asks"}).status_code == 404
     missing = story(server, "no-model")
     assert (missing["cause"], missing["model"], missing["batch"]) == ("error", None, None)
     assert "unknown_model" in missing["why"]
@@ -182,6 +184,9 @@ def test_the_slowest_come_first_and_the_command_tells_them(server: Server) -> No
     assert json.loads(headway("--batch", "1", "--json").stdout)["batches"][0]["batch"] == 1
     for arguments in (["--trace", "trace.json", "--json"], ["--batch", "0"], ["--slowest", "51"]):
         assert (headway(*arguments).returncode, Path("trace.json").exists()) == (2, False)
+    told = headway("--model", "nobody", "--trace", "trace.json")
+    assert (told.returncode, "no batch of 'nobody'" in told.stderr) == (1, True)
+    assert not Path("trace.json").exists()
     told = headway("--model", "nobody")
     assert told.stdout == "no request of 'nobody' has been answered yet\n"
 
