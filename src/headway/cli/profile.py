@@ -88,6 +88,8 @@ def _check(arguments: argparse.Namespace) -> None:
         check_plot(arguments.plot)
     if arguments.samples is not None and not arguments.samples.is_file():
         raise ConfigError(f"{arguments.samples}: there is no such file", field="--samples")
+    if arguments.out is not None and not arguments.out.parent.is_dir():
+        raise ConfigError(f"there is no folder {arguments.out.parent}", field="--out")
     if not arguments.seconds > 0:
         raise ConfigError("must be more than 0", field="--seconds")
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _QUICK, _THOROUGH, _SEEDS = 1_500, 6_000, 2  # items to simulate
 _GAIN = 0.95  # times the default's p99: less is worth a setting
 _ROUNDS = 2
+_LIVE_S = 5.0
 _LOOK_S = 0.5  # to see how large the items are
 _DESCRIPTION = """\
 Find out what to set for a model: measure its batch times, simulate some sixty settings under your
@@ -80,7 +81,7 @@ def add_parser(commands: "Commands") -> None:
         metavar="FILE",
         help="JSON lines: typical values, to measure and send",
     )
-    add("--seconds", type=flags.positive, default=5.0, metavar="S", help="of a live run; default 5")
+    add("--seconds", type=flags.positive, metavar="S", help="of a live run; default 5")
     add("--no-verify", action="store_true", help="only simulate")
     add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
     add("--json", action="store_true", help="print the findings as JSON")
@@ -124,6 +125,13 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError("needs --rate", field=f"--{flag.replace('_', '-')}")
     if arguments.concurrency is not None and len(arguments.concurrency) != 1:
         raise ConfigError("is one number here", field="--concurrency")
+    if arguments.seconds is not None and arguments.no_verify:
+        raise ConfigError("is of a live run, and --no-verify wants none", field="--seconds")
+    if arguments.samples is not None:
+        if arguments.profile is not None and arguments.no_verify:
+            raise ConfigError("with --profile and --no-verify no model runs", field="--samples")
+        if not arguments.samples.is_file():
+            raise ConfigError(f"{arguments.samples}: there is no such file", field="--samples")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -281,7 +289,7 @@ def _model_flags(arguments: argparse.Namespace) -> list[str]:
 
 def _measured(arguments: argparse.Namespace, law: ArrivalLaw, url: str, seed: int) -> Point:
     with _driver(arguments, url) as driver:
-        bench = Bench(driver, law, Timing(arguments.seconds, 1.0, 30.0), url=url)
+        bench = Bench(driver, law, Timing(arguments.seconds or _LIVE_S, 1.0, 30.0), url=url)
         if arguments.rate is None:
             return bench.with_connections(arguments.concurrency[0])
         return bench.at_rate(arguments.rate, seed=arguments.seed + seed)

@@ -66,6 +66,7 @@ def test_samples_are_given_in_a_file(folder: Path) -> None:
     [
         (("app:slow", "--samples", "none.jsonl"), 2, "no such file"),
         (("app:slow", "--seconds", "0"), 2, "more than 0"),
+        (("app:slow", "--out", "none/a.json"), 2, "--out: there is no folder none"),
         (("app:none",), 2, "none"),
         (("app:lost", "--seconds", "1"), 2, "could not be measured"),
         (("app:slow", "--plot", "a.txt"), 2, "not a picture"),

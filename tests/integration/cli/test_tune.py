@@ -88,6 +88,9 @@ def test_samples_are_measured_sent_and_simulated_with_their_sizes(folder: Path) 
         ((*GIVEN, "--concurrency", "4", "--p99-ms", "5"), "needs --rate"),
         ((*GIVEN, "--rate", "5", "--arrivals", "closed:4,1"), "without a rate"),
         (("app:slow", "--rate", "5", "--profile", "none.json"), "--profile"),
+        (("app:slow", "--rate", "5", "--samples", "none.json"), "--samples: none.json"),
+        ((*GIVEN, "--rate", "5", "--no-verify", "--seconds", "1"), "--seconds"),
+        ((*GIVEN, "--rate", "5", "--no-verify", "--samples", "app.py"), "--samples"),
     ],
 )
 def test_what_cannot_be_tuned_is_said(folder: Path, arguments: tuple[str, ...], said: str) -> None:
