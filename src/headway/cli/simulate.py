@@ -89,7 +89,8 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
 lengths (where items differ in length, a batch is padded to its longest):
   N                    all of them N long
   lognormal:MEDIAN,SIGMA[,CLIP]   drawn, none longer than CLIP
-  trace:FILE           from a CSV file: its column size, length, tokens or contexttokens
+  trace:FILE           from a CSV file, its column size, length, tokens or contexttokens; or from
+                       JSON lines, their input_length
 
 policies:
   auto                 the default of Headway: fires when idle, learns when to linger
