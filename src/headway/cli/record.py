@@ -29,7 +29,7 @@ No content is recorded, and tenants are called t1, t2, … unless --tenants says
 
 The file is in the form of Mooncake's traces, which other tools read: a line of JSON for each
 request, with timestamp (ms), input_length and output_length; ours adds rows, priority and tenant.
-simulate, bench and tune read the times, and simulate the lengths and tenants: it takes every request
+simulate, bench and tune read the times, simulate also lengths and tenants: it takes every request
 for one row of the class normal. Requests that were refused came to no batch, and are not in it.
 
 Ctrl-C ends a recording and keeps it. It takes an API key with the right `admin`, or a server that

@@ -99,7 +99,8 @@ class Watch:
         try:
             found = self._figures()
         except (NoAnswer, ConfigError) as error:
-            self.trouble, self.reading, self._since = str(error), None, 0
+            self.trouble, self.reading = str(error), None
+            self._forget_batches()
             return
         self.trouble = ""
         self._before, self.reading = self.reading, found
@@ -119,11 +120,15 @@ class Watch:
             raise ConfigError(f"{self._server.url} is no Headway: its {path} is something else")
         return found
 
+    def _forget_batches(self) -> None:
+        self._since, self._batches, self._incidents = 0, [], []
+
     def _look_at_batches(self) -> None:
         asked = {"since": self._since, "limit": _MOST_BATCHES, "items": "false"}
         found = self._server.json("/admin/explain", has="batches", **asked)
         if found["next"] < self._since:  # it was started again
-            found["batches"] = []
+            self._forget_batches()
+            return
         self._since = found["next"]
         self._batches = [*self._batches, *found["batches"]][-_MOST_BATCHES:]
         self._incidents = [*self._incidents, *found["incidents"]][-5:]
@@ -134,7 +139,7 @@ class Watch:
         at = time.strftime("%H:%M:%S")
         url = self._server.url
         if self.reading is None or self._before is None:
-            why = self.trouble or "its first figures come with the next answer"
+            why = self.trouble or "the first ones come with the next look"
             return [f"headway top  {url}  {at}", "", f"no figures: {why}"]
         server, spans = self.reading.server, spans_of(self.reading, self._before)
         memory = server.get("process_resident_memory_bytes")

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from real_server import Server, served
 
+from headway.cli.top import Watch
+from headway.loadgen.asking import RemoteServer
+from headway.loadgen.exchange import Address
 from headway.server.auth.keys import hash_of
 
 SHOUT = """
@@ -62,6 +65,24 @@ def test_without_the_right_it_shows_figures_and_says_why_no_batches(tmp_path: Pa
     assert "shout 1  ready" in shown
     assert "no batches are shown: " in shown
     assert "admin" in shown
+
+
+def test_a_server_that_was_started_again_has_no_old_batches(tmp_path: Path) -> None:
+    (tmp_path / "shout.py").write_text(SHOUT)
+    flags = ("--grpc-port", "-1", "--admin-without-key")
+    with served(tmp_path, "shout.py", "--port", "0", *flags) as first:
+        first.http.post("/v1/predict/shout", json="a")
+        watch = Watch(RemoteServer(Address.parse(first.url)))
+        watch.look()
+        watch.look()
+        assert [line for line in watch.frame() if line.startswith("shout batch 1")]
+    watch.look()
+    assert watch.frame()[-1].endswith("no server listens there")
+    with served(tmp_path, "shout.py", "--port", str(first.port), *flags):
+        watch.look()
+        watch.look()
+        assert [line for line in watch.frame() if line.startswith("shout 1 ")]
+        assert not [line for line in watch.frame() if line.startswith("shout batch")]
 
 
 def test_a_server_that_is_not_there_is_waited_for(server: Server) -> None:
