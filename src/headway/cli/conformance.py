@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.bench_flags import shape
 from headway.cli.server_flags import add_server, key_of, read_file, server_of
 from headway.errors import ConfigError
 from headway.loadgen.asking import only_model
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from headway.conformance.subject import Subject
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_SHAPE = "of an input, where the metadata leaves it open; may be repeated"
 
 
 def add_parser(commands: "Commands") -> None:
@@ -41,7 +44,7 @@ def add_parser(commands: "Commands") -> None:
         help="check gRPC, too: with TLS where URL is https:// (needs headway[grpc])",
     )
     parser.add_argument(
-        "--shape", action="append", default=[], metavar="INPUT:2,3", help="of an input without one"
+        "--shape", type=shape, action="append", default=[], metavar="INPUT:2,3", help=_SHAPE
     )
     parser.add_argument("--json", action="store_true", help="the lines, for programs")
     add_server(parser, right="as a bearer token")
@@ -53,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.conformance.subject import Subject
 
     server = server_of(arguments)
-    shapes = dict(_shape(each) for each in arguments.shape)
-    subject = Subject(server, arguments.model, shapes)
+    subject = Subject(server, arguments.model, dict(arguments.shape))
     lines: list[Line] = []
     try:
         server.ask("GET", "/v2/health/live")  # without a server there is nothing to report
@@ -127,14 +129,6 @@ def _check_model(subject: "Subject") -> None:
     if answer.status == 404:
         said = f"{subject.server.url} has no model {subject.model!r}: {answer}"
         raise ConfigError(said, field="--model")
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, axes = text.rpartition(":")
-    try:
-        return name, tuple(int(each) for each in axes.split(","))
-    except ValueError:
-        raise ConfigError(f"INPUT:2,3 is expected, not {text!r}", field="--shape") from None
 
 
 def _say(line: "Line") -> None:
