@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -289,3 +290,9 @@ def test_a_command_imports_no_other_commands_modules() -> None:
     found = imported_by(code)
     assert "headway.cli.health" in found
     assert not found & {"numpy", "headway.cli.serve", "headway.cli.simulate"}
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest imports them by it: a process that takes both ends at the second."""
+    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
