@@ -31,7 +31,10 @@ LLAMA = """{% if tools %}<|user|>Respond as {"name": function name, "parameters"
 MISTRAL = """{% for m in messages %}{% if m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}\
 {{ c.function | tojson }}{% endfor %}]{% else %}<|user|>{{ m.content }}{% endif %}{% endfor %}\
 {% if tools %}{{ tools | tojson }}{% endif %}<|assistant|>"""
-MISTRAL_ARGS = MISTRAL.replace("[TOOL_CALLS] [", "[TOOL_CALLS][ARGS][")
+MISTRAL_ARGS = """{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}\
+[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}\
+{% else %}<|user|>{{ m.content }}{% endif %}{% endfor %}\
+{% if tools %}{{ tools | tojson }}{% endif %}<|assistant|>"""
 # The name of a model: its template, its added tokens, and which of them are special.
 FORMS: dict[str, tuple[str | None, dict[str, bool]]] = {
     "hermes": (HERMES, {"<tool_call>": False, "</tool_call>": False}),

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import Metaspace
 from tokenizers.models import WordLevel
 
-from headway.errors import InvalidInput
+from headway.errors import ConfigError, InvalidInput
 from headway.models.chat.text import ChatText, Detokenizer, StopStrings
 
 
@@ -103,3 +103,51 @@ def test_a_stop_string_is_found_wherever_pieces_part(pieces: list[str], shown: s
     stops = StopStrings(["END", "###"])
     got = "".join(stops.step(each) for each in pieces) + stops.finish()
     assert got == shown
+
+
+CALLS = {  # how templates of people's models write a call
+    "hermes": '<tool_call>\n{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}',
+    "llama": '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
+    "mistral": '[TOOL_CALLS] [{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]',
+    "mistral-args": "[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}",
+    "generic as XML": "<tool_call>\n<function={{ f.name }}>{% for k, v in f.arguments | items %}"
+    "\n<parameter={{ k }}>\n{{ v }}\n</parameter>{% endfor %}\n</function>\n</tool_call>",
+    "generic as keys": "<tool_call>{{ f.name }}{% for k, v in f.arguments | items %}\n"
+    "<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>{% endfor %}\n</tool_call>",
+    "generic as a list": '[{"tool_call_id": "0", "tool_name": "{{ f.name }}", "parameters": '
+    "{{ f.arguments | tojson }}}]",
+}
+
+
+@pytest.mark.parametrize("written", CALLS)
+def test_a_convention_is_found_by_the_call_that_the_template_writes(
+    tmp_path: Path, written: str
+) -> None:
+    """Not by its words: others mention <tool_call> and "parameters", too."""
+    (tmp_path / "chat_template.jinja").write_text(
+        '{# {"name": "parameters": <tool_call> #}{% if tools %}{{ tools | tojson }}{% endif %}'
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "{% set f = c.function %}" + CALLS[written] + "{% endfor %}{% endfor %}"
+    )
+    save_tokenizer(tmp_path)
+    found = ChatText(tmp_path).convention
+    assert found.name == written.split()[0]
+
+
+def test_a_call_may_need_its_result_to_be_shown(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% if tools and messages[-1].role == 'assistant' %}{{ raise_exception('why') }}{% endif %}"
+        "{% for c in messages[1].tool_calls %}{% set f = c.function %}"
+        + CALLS["hermes"]
+        + "{% endfor %}"
+    )
+    save_tokenizer(tmp_path)
+    assert ChatText(tmp_path).convention.name == "hermes"
+
+
+def test_harmonys_channels_are_refused_by_name(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<|channel|>final<|message|>{{ m.content }}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    save_tokenizer(tmp_path)
+    with pytest.raises(ConfigError, match="Harmony's channels"):
+        ChatText(tmp_path)

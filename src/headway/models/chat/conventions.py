@@ -1,13 +1,17 @@
-"""How models write calls and thoughts: found in a model's template and vocabulary.
+"""How models write calls and thoughts: found in what a model's template makes of a call, and in
+its vocabulary.
 
 A call is written as its model was trained to write it. The grammar and the reader are made of the
 same parts, so that what the grammar lets through the reader understands.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from headway.models.chat.chats import ChatTool
 
 _SENTINEL = 0xDC00  # no text has half of a surrogate pair: nobody can write what stands for a token
 
@@ -83,22 +87,39 @@ _THOUGHTS = (
 FindToken = Callable[[str], Marker]
 
 
-def find_convention(source: str, variables: frozenset[str], find: FindToken) -> Convention:
-    """The convention of a template. `variables`: the names that it reads."""
-    found = GENERIC
-    if not variables.isdisjoint(("tools", "xml_tools")):
-        if "[TOOL_CALLS]" in source:
-            found = MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
-        elif "<tool_call>" in source:
-            found = HERMES
-        elif '"parameters": ' in source and '{"name": ' in source:
-            found = LLAMA
+_FUNCTION: dict[str, Any] = {"name": "weather", "arguments": {"city": "Oslo"}}
+_CALL = {"id": "abcdefghi", "type": "function", "function": _FUNCTION}
+_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+EXAMPLE_TOOL = ChatTool("weather", "The weather in a city", _SCHEMA, "tools")
+EXAMPLE: tuple[dict[str, Any], ...] = (
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "content": "Sun", "tool_call_id": _CALL["id"]},
+    {"role": "user", "content": "Hello"},
+)
+
+
+def find_convention(shown: str, find: FindToken) -> Convention:
+    """The convention of a template. `shown`: what it makes of the messages of EXAMPLE."""
+    text = "".join(shown.split())
+    known = (HERMES, LLAMA, MISTRAL, MISTRAL_ARGS)
+    found = next((each for each in known if _beginning(each) in text), GENERIC)
     return dataclasses.replace(
         found,
         opens=found.opens and find(found.opens.text),
         middle=find(found.middle.text),
         closes=found.closes and find(found.closes.text),
     )
+
+
+def _beginning(convention: Convention) -> str:
+    """The example's call up to its arguments, without spaces: templates differ in those. Some of
+    Mistral's have the call's id between."""
+    begun = "" if convention.opens is None else convention.opens.text
+    begun += f"{convention.begin}{convention.head}{_FUNCTION['name']}"
+    if convention is not MISTRAL_ARGS:
+        begun += convention.middle.text + json.dumps(_FUNCTION["arguments"])
+    return "".join(begun.split())
 
 
 def find_thinking(source: str, find: FindToken) -> Thinking | None:

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 from headway.errors import ConfigError, InvalidInput
 from headway.files import read_optional_json
 from headway.models.chat.chats import ChatPrompt, Message
-from headway.models.chat.conventions import GENERIC, find_convention, find_thinking, finder
+from headway.models.chat.conventions import (
+    EXAMPLE,
+    EXAMPLE_TOOL,
+    GENERIC,
+    find_convention,
+    find_thinking,
+    finder,
+)
 from headway.models.chat.spelling import Spelling
 from headway.models.chat.templates import ChatTemplate, find_template
 from headway.models.chat.tokenizer import ChatTokenizer
@@ -36,7 +43,7 @@ class ChatText:
         self.tokenizer = self._chat.plain
         self.spelling = Spelling(self.tokenizer)
         self._template, self._tool_template = find_template(folder, self._chat.config)
-        self._find_forms()
+        self._find_forms(folder)
         model = read_optional_json(folder / "config.json")
         generation = read_optional_json(folder / "generation_config.json")
         self.stop_ids = frozenset(_end_ids(model, generation, folder))
@@ -85,8 +92,7 @@ class ChatText:
             [_checked(each) for each in messages],
             add_generation_prompt=chat.add_generation_prompt,
             **self._variables(chat, template),
-            **{"tools": shown, "xml_tools": shown, "documents": None},
-            **{name: of_template(token) for name, token in self._chat.named.items()},
+            **self._names(shown),
         )
         thinking = self.thinking
         tail = str.__str__(rendered).rstrip()[-_LONGEST_MARKER:]
@@ -95,6 +101,10 @@ class ChatText:
             is_thinking=thinking is not None and tail.endswith(thinking.opens.text),
             has_thought=thinking is not None and tail.endswith(thinking.closes.text),
         )
+
+    def _names(self, tools: Any) -> dict[str, Any]:
+        tokens = {name: of_template(token) for name, token in self._chat.named.items()}
+        return {"tools": tools, "xml_tools": tools, "documents": None, **tokens}
 
     def _variables(self, chat: ChatPrompt, template: ChatTemplate) -> dict[str, Any]:
         for name in chat.variables:
@@ -106,14 +116,31 @@ class ChatText:
                 )
         return {name: of_caller(value) for name, value in chat.variables.items()}
 
-    def _find_forms(self) -> None:
+    def _find_forms(self, folder: Path) -> None:
         """How this model writes calls and thoughts."""
         find = finder(self.spelling.added)
-        source, variables = "", frozenset[str]()
-        if self._tool_template is not None:
-            source, variables = self._tool_template.source, self._tool_template.variables
-        self.convention = find_convention(source, variables, find)
+        source = "" if self._tool_template is None else self._tool_template.source
+        if "<|channel|>" in source and "<|message|>" in source:
+            raise ConfigError(
+                f"{folder}: answers in Harmony's channels (gpt-oss) are not supported"
+            )
+        self.convention = find_convention(self._with_call(), find)
         self.thinking = find_thinking(source, find)
+
+    def _with_call(self) -> str:
+        """What the template makes of a call; empty: it shows no tools."""
+        template = self._tool_template
+        if template is None or template.variables.isdisjoint(("tools", "xml_tools")):
+            return ""
+        messages = [_checked(each) for each in EXAMPLE]
+        names = self._names(of_caller([EXAMPLE_TOOL.as_json()]))
+        for count in range(2, len(messages) + 1):  # some want a result after the call, or more
+            try:
+                made = template.render(messages[:count], add_generation_prompt=False, **names)
+                return str.__str__(made)
+            except InvalidInput:
+                continue
+        return ""
 
 
 class RenderedChat(NamedTuple):
