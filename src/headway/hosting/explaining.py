@@ -28,6 +28,7 @@ class GenerationTimes:
     took_s: float
     prefill_chunks: int
     cached_tokens: int
+    awaited_tokens: int
     preemptions: int
     steps: int
     batches: tuple[int, ...]  # for each step: how many answers got a token
@@ -39,6 +40,7 @@ class GenerationTimes:
             "took_ms": round(self.took_s * 1e3, 3),
             "prefill_chunks": self.prefill_chunks,
             "cached_tokens": self.cached_tokens,
+            "awaited_tokens": self.awaited_tokens,
             "preempted": self.preemptions,
             "steps": self.steps,
             "batches": list(self.batches),
@@ -51,7 +53,7 @@ class GenerationTimes:
             f"steps={self.steps}, queued={self.queued_s * 1e3:.3f}, "
             f"first_token={self.first_token_s * 1e3:.3f}, ran={self.took_s * 1e3:.3f}, "
             f"prefill_chunks={self.prefill_chunks}, cached_tokens={self.cached_tokens}, "
-            f"preempted={self.preemptions}, size={mean:.2f}"
+            f"awaited_tokens={self.awaited_tokens}, preempted={self.preemptions}, size={mean:.2f}"
         )
 
 

@@ -87,6 +87,7 @@ class AnswerRecord(NamedTuple):
     prompt_tokens: int
     tokens: int
     cached_tokens: int  # of the prompt
+    awaited_tokens: int  # of those: it waited until others had computed them
     chunks: int  # steps that computed part of the prompt
     preemptions: int
     preempted_s: float
@@ -185,7 +186,8 @@ class ModelHistory:
     ) -> None:
         """An answer has ended; `finished`: as the engine tells it, where it does."""
         told = finished or Finished(sequence, FinishReason.CANCELLED, 0, 0, 0, 0, None)
-        spent = (told.cached_tokens, told.chunks, told.preemptions, told.preempted_s)
+        found = (told.cached_tokens, told.awaited_tokens)
+        spent = (*found, told.chunks, told.preemptions, told.preempted_s)
         moments = (arrived_at, told.admitted_at, first_at, self._clock())
         number = next(self._numbers)
         if len(self.answers) == MOST_ANSWERS:

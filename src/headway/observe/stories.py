@@ -183,6 +183,14 @@ def _cause_of_answer(
     if longest == "before":
         return _before(request, parts["before"])
     if longest == "queued":
+        if answer.awaited_tokens:
+            why = (
+                f"it waited {seconds} while others computed {answer.awaited_tokens} tokens that "
+                "its prompt shares with theirs"
+            )
+            return Cause(
+                "shared_prompt", why, "one call before the others, or a larger step_tokens"
+            )
         others = sum(
             (each.admitted_at or math.inf) < answer.arrived_at + parts["queued"]
             and each.ended_at > answer.arrived_at
@@ -442,10 +450,12 @@ def _answer_timeline(story: RequestStory, answer: AnswerRecord) -> Iterator[tupl
     request = story.request
     model, start = "" if story.model is None else story.model.model, request.started_at
     which = "" if request.item_count == 1 else f" (of {request.item_count}, the last one)"
+    awaited = answer.awaited_tokens
+    waited_for = f" ({awaited} since another answer had computed them)" if awaited else ""
     yield (
         answer.arrived_at - start,
         f"queued at {model}: sequence {answer.sequence}{which}, a prompt of "
-        f"{answer.prompt_tokens} tokens, {answer.cached_tokens} of them cached",
+        f"{answer.prompt_tokens} tokens, {answer.cached_tokens} of them cached{waited_for}",
     )
     if answer.admitted_at is not None:
         yield answer.admitted_at - start, f"begun; its prompt took {answer.chunks} steps"

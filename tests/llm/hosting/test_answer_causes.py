@@ -72,6 +72,22 @@ def test_it_waited_for_a_place(folder: Path) -> None:
     assert "max_sequences" in found["advice"]
 
 
+def test_it_waited_for_the_beginning_that_another_one_computed(folder: Path) -> None:
+    small = {"max_sequences": 2, "step_tokens": 16}
+    with serving(folder, server=ADMIN, **small) as served:
+        body = {"model": "tiny", "prompt": "ab" * 60, "max_tokens": 2, "n": 2}
+        told = {"Headway-Explain": "1", "X-Request-Id": "mine"}
+        answer = httpx.post(f"{served.url}/v1/completions", json=body, headers=told, timeout=MOST_S)
+        found = story(served, "mine")
+        page = httpx.get(f"{served.url}/admin/explain", timeout=MOST_S).json()
+    computed, waited = sorted(page["answers"][-2:], key=lambda each: each["awaited_tokens"])
+    assert computed["cached_tokens"] == computed["awaited_tokens"] == 0
+    assert waited["cached_tokens"] >= waited["awaited_tokens"] >= 32
+    assert "awaited_tokens=" in answer.headers["headway-batch"]
+    text = f"({waited['awaited_tokens']} since another answer had computed them)"
+    assert any(text in line for line in found["text"]), found["text"]
+
+
 def test_it_was_preempted(folder: Path) -> None:
     """Of three answers that grow together, the cache holds one whole."""
     with serving(folder, server=ADMIN, kv_cache_gib=CACHE) as served:

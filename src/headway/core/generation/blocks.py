@@ -13,8 +13,8 @@ class Blocks:
     """Reference counts, and the order of eviction.
 
     A new block is taken from the empty ones; when there are none, the cached block that has been
-    unused longest is evicted. Knows block numbers only: the engine knows their content, and
-    `Prefixes` the key of each.
+    unused longest is evicted, and those that somebody waits for last. Knows block numbers only:
+    the engine knows their content, and `Prefixes` the key of each.
     """
 
     def __init__(self, count: int, on_evict: Callable[[int], None] = lambda block: None) -> None:
@@ -23,16 +23,21 @@ class Blocks:
         self._references = [0] * count
         self._kept = bytearray(count)  # 1: its content is worth keeping
         self._empty = list(range(count - 1, -1, -1))  # free; lowest number first
-        self._idle: OrderedDict[int, None] = OrderedDict()  # free and kept; longest unused first
+        self._wanted = bytearray(count)  # 1: a waiting sequence will use its content
+        # Free and kept, longest unused first: those that nobody waits for, and the others.
+        self._idle: tuple[OrderedDict[int, None], OrderedDict[int, None]] = (
+            OrderedDict(),
+            OrderedDict(),
+        )
 
     @property
     def free(self) -> int:
-        return len(self._empty) + len(self._idle)
+        return self.spare + len(self._idle[1])
 
     @property
-    def idle(self) -> int:
-        """Free blocks whose content is kept."""
-        return len(self._idle)
+    def spare(self) -> int:
+        """Free blocks whose content nobody waits for."""
+        return len(self._empty) + len(self._idle[0])
 
     def references(self, block: int) -> int:
         return self._references[block]
@@ -45,8 +50,8 @@ class Blocks:
             if self._empty:
                 block = self._empty.pop()
             else:
-                block, _ = self._idle.popitem(last=False)
-                self._kept[block] = 0
+                block, _ = (self._idle[0] or self._idle[1]).popitem(last=False)
+                self._kept[block] = self._wanted[block] = 0
                 self._on_evict(block)
             self._references[block] = 1
             taken.append(block)
@@ -56,7 +61,7 @@ class Blocks:
         """Add a reference to each block."""
         for block in blocks:
             if not self._references[block]:
-                del self._idle[block]
+                del self._idle[self._wanted[block]][block]
             self._references[block] += 1
 
     def keep(self, block: int) -> None:
@@ -64,23 +69,37 @@ class Blocks:
         assert self._references[block], f"block {block} is free"
         self._kept[block] = 1
 
+    def want(self, block: int) -> None:
+        """Evict this block after all others, as long as it keeps its content."""
+        self._mark(block, 1)
+
+    def unwant(self, block: int) -> None:
+        self._mark(block, 0)
+
+    def _mark(self, block: int, wanted: int) -> None:
+        if not self._references[block]:
+            del self._idle[self._wanted[block]][block]
+            self._idle[wanted][block] = None
+        self._wanted[block] = wanted
+
     def release(self, blocks: list[int]) -> None:
         """Drop a reference to each block. Last first: a prefix outlives its continuation."""
         for block in reversed(blocks):
             self._references[block] -= 1
             if self._references[block] == 0:
                 if self._kept[block]:
-                    self._idle[block] = None
+                    self._idle[self._wanted[block]][block] = None
                 else:
                     self._empty.append(block)
             assert self._references[block] >= 0, f"block {block} was released twice"
 
     def forget(self) -> None:
         """Give up the content of all free blocks."""
-        for block in self._idle:
-            self._empty.append(block)
-        self._idle.clear()
+        for idle in self._idle:
+            self._empty += idle
+            idle.clear()
         self._kept = bytearray(self.count)
+        self._wanted = bytearray(self.count)
 
 
 _KEY_BYTES = 16
@@ -100,6 +119,7 @@ class Prefixes:
         self._model = model
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
+        self._wanted: dict[bytes, int] = {}  # how many waiting sequences will use it; never 0
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -118,9 +138,10 @@ class Prefixes:
         """Append keys until each of the first `blocks` blocks of the tokens has one."""
         size = self._block_size
         parent = keys[-1] if keys else root
-        for index in range(len(keys), blocks):
-            content = array("q", tokens[index * size : (index + 1) * size]).tobytes()
-            parent = blake2b(parent + content, digest_size=_KEY_BYTES).digest()
+        content = array("q", tokens[len(keys) * size : blocks * size]).tobytes()
+        for start in range(0, len(content), 8 * size):
+            block = content[start : start + 8 * size]
+            parent = blake2b(parent + block, digest_size=_KEY_BYTES).digest()
             keys.append(parent)
 
     def match(self, keys: Sequence[bytes]) -> list[int]:
@@ -143,6 +164,24 @@ class Prefixes:
             self._block_of[key] = block
             self._key_of[block] = key
             self.blocks.keep(block)
+            if key in self._wanted:
+                self.blocks.want(block)
+
+    def want(self, keys: Sequence[bytes]) -> None:
+        """A waiting sequence will use blocks with these keys: they are evicted after all others."""
+        for key in reversed(keys):
+            self._wanted[key] = self._wanted.get(key, 0) + 1
+            if self._wanted[key] == 1 and key in self._block_of:
+                self.blocks.want(self._block_of[key])
+
+    def unwant(self, keys: Sequence[bytes]) -> None:
+        """It waits no longer."""
+        for key in reversed(keys):
+            self._wanted[key] -= 1
+            if not self._wanted[key]:
+                del self._wanted[key]
+                if key in self._block_of:
+                    self.blocks.unwant(self._block_of[key])
 
     def forget(self) -> None:
         """The cache is lost, or must not be used: new weights, or a new engine."""
@@ -177,9 +216,13 @@ class BlockTables:
         idle = sum(1 for block in cached if not self.blocks.references(block))
         return -(-len(progress.tokens) // self._size) - len(cached) + idle
 
+    def fits(self, progress: Progress, cached: list[int]) -> bool:
+        """Can it start without a block that a waiting sequence will use?"""
+        return -(-len(progress.tokens) // self._size) - len(cached) <= self.blocks.spare
+
     def computes(self, progress: Progress, cached: list[int]) -> Progress | None:
         """The sequence that is computing the block that this one would compute first."""
-        if len(cached) < (len(progress.tokens) - 1) // self._size:
+        if self._promised and len(cached) < (len(progress.tokens) - 1) // self._size:
             return self._promised.get(progress.keys[len(cached)])
         return None
 

@@ -18,6 +18,7 @@ from headway.core.generation.adapters import AdapterSlots
 from headway.core.generation.blocks import BlockTables
 from headway.core.generation.limits import EngineLimits
 from headway.core.generation.pace import ChunkPace, IdleStart
+from headway.core.generation.prefix_order import PrefixOrder
 from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
 from headway.core.generation.step import Decode, Prefill, Step
 from headway.core.generation.waiting import Waiting
@@ -34,6 +35,7 @@ class GenerationScheduler:
         self.limits = limits
         self._tables = BlockTables(limits, model)
         self._blocks = self._tables.blocks
+        self._order = PrefixOrder(self._tables)
         self._waiting = Waiting(limits.tenant_weights, limits.ageing_s)
         self._running: list[tuple[tuple[int, float, int], Progress]] = []  # most senior first
         self._all: dict[int, Progress] = {}
@@ -86,6 +88,7 @@ class GenerationScheduler:
         progress = self._all[sequence.id] = Progress(sequence, root)
         progress.tokens += resumed or ()
         self._waiting.enter(progress)
+        self._order.enter(progress)
         self._idle_start.add(sequence.arrived_at, len(progress.tokens))
         if sequence.deadline < math.inf:
             self._deadlines.add(sequence.deadline, sequence.id)
@@ -168,6 +171,7 @@ class GenerationScheduler:
         if self._waiting.adapters:
             self._claim_slots(now)
         if self._begun or len(self._waiting):
+            self._order.note()
             plan.bursts = self._waiting.bursts()
             plan.left = self._budget(plan, now)
             self._prefill(now, plan)
@@ -313,7 +317,7 @@ class GenerationScheduler:
             left = len(progress.tokens) - len(cached) * self.limits.block_size
             if left > shortest or not self._may_begin(left, plan):
                 return
-            if self._should_wait(progress, cached, kind) or progress.sequence.id in plan.preempted:
+            if progress.sequence.id in plan.preempted:
                 return
             if not self._has_room(progress, cached):
                 if not self._make_room(progress, cached, plan):
@@ -325,7 +329,7 @@ class GenerationScheduler:
     def _head(self, now: float) -> tuple[Progress, Priority] | None:
         """The next sequence with an adapter that has a slot or can get one."""
         may_start = self._adapters.can_take if self._waiting.adapters else None
-        return self._waiting.head(now, may_start)
+        return self._waiting.head(now, self._order.choose, may_start)
 
     def _claim_slots(self, now: float) -> None:
         def is_aged(adapter: str) -> bool:
@@ -337,16 +341,12 @@ class GenerationScheduler:
         """May the prompt join? Without chunks it needs room for all of it, or a step of its own."""
         return self.limits.chunking or tokens <= plan.left or not plan.prompts
 
-    def _should_wait(self, progress: Progress, cached: list[int], kind: Priority) -> bool:
-        """Is its next block being computed now, for a sequence of the same or a higher class?"""
-        other = self._tables.computes(progress, cached)
-        return other is not None and other.seniority[0] <= kind
-
     def _start(self, progress: Progress, kind: Priority, cached: list[int], now: float) -> None:
         sequence = progress.sequence
         self._waiting.admitted(progress)
+        self._order.leave(progress)
         self._tables.open(progress, cached)
-        progress.begin(now)
+        progress.begin(now, self.limits.block_size)
         progress.slot = self._slots.pop()
         progress.adapter_slot = self._adapters.take(sequence.adapter)
         progress.is_new = True
@@ -406,6 +406,7 @@ class GenerationScheduler:
         progress.preemptions += 1
         self.preemptions += 1
         self._waiting.push(progress)
+        self._order.enter(progress)
 
     def _stop(self, progress: Progress) -> None:
         self._running.remove((progress.seniority, progress))
@@ -418,7 +419,9 @@ class GenerationScheduler:
 
     def _end(self, progress: Progress, reason: FinishReason) -> Finished:
         sequence = progress.sequence
-        if not self._waiting.leave(progress):
+        if self._waiting.leave(progress):
+            self._order.leave(progress)
+        else:
             self._stop(progress)
         del self._all[sequence.id]
         return progress.end(reason)

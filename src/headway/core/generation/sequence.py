@@ -43,6 +43,7 @@ class Finished(NamedTuple):
     preemptions: int
     admitted_at: float | None  # first; None: it never ran
     preempted_s: float = 0.0  # how long it waited to be computed again, because blocks were short
+    awaited_tokens: int = 0  # the part of `cached_tokens` that it waited for: others computed it
 
 
 class Progress:
@@ -57,15 +58,18 @@ class Progress:
         "account",
         "adapter_slot",
         "admitted_at",
+        "awaited_tokens",
         "blocks",
         "cached_tokens",
         "charged",
         "chunks",
         "computed",
+        "found",
         "is_decoding",
         "is_new",
         "keys",
         "new_blocks",
+        "passed",
         "pending",
         "preempted_at",
         "preempted_s",
@@ -77,6 +81,7 @@ class Progress:
         "slot",
         "tokens",
         "waiting_since",
+        "wanted",
     )
 
     def __init__(self, sequence: Sequence, root: bytes) -> None:
@@ -95,10 +100,13 @@ class Progress:
         self.is_new = False  # no step has named its slot yet
         self.root = root  # the key that its first block's key is chained to
         self.keys: list[bytes] = []  # of its full blocks, as far as they were needed so far
+        self.wanted = 0  # keys of blocks that are evicted last while it waits
+        self.passed = 0  # how often others started before it
+        self.found = -1  # its cached blocks when it began to wait for others to compute more
         self.registered = 0  # the first blocks of the table that were offered to the prefix cache
         self.waiting_since = sequence.arrived_at  # or since it was preempted
         self.admitted_at: float | None = None
-        self.cached_tokens = 0
+        self.cached_tokens = self.awaited_tokens = 0
         self.charged = 0  # positions that its account has paid for; computed again, they are free
         self.chunks = 0
         self.preemptions = 0
@@ -119,11 +127,13 @@ class Progress:
         """Is no further token to be sampled? (Results may still be pending.)"""
         return self.length - len(self.sequence.prompt) >= self.sequence.max_tokens
 
-    def begin(self, now: float) -> None:
+    def begin(self, now: float, block_size: int) -> None:
         """It runs, for the first time or again."""
         if self.admitted_at is None:
             self.admitted_at = now
             self.cached_tokens = min(self.computed, len(self.sequence.prompt))
+            if self.found >= 0:
+                self.awaited_tokens = max(0, self.cached_tokens - self.found * block_size)
         elif self.preempted_at is not None:
             self.preempted_s += now - self.preempted_at
             self.preempted_at = None
@@ -138,4 +148,5 @@ class Progress:
             preemptions=self.preemptions,
             admitted_at=self.admitted_at,
             preempted_s=self.preempted_s,
+            awaited_tokens=self.awaited_tokens,
         )

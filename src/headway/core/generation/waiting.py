@@ -3,12 +3,13 @@
 Classes are strict, except for the share that `Ageing` grants lower ones. Within a class tenants
 share by weight: each is charged for its tokens as they are computed. A tenant's adapters share its
 weight evenly, so that a burst on one does not hold up the others. Within an adapter, first come
-first served; a preempted sequence returns to its old place.
+first served, as far as `PrefixOrder` lets them; a preempted sequence returns to its old place.
 """
 
-import heapq
+import bisect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from headway.core.generation.sequence import Progress
 from headway.core.items import Priority
@@ -16,6 +17,9 @@ from headway.core.queueing.fairness import Shares, TenantAccount, Turns
 from headway.core.queueing.priority import Ageing
 
 _Entry = tuple[float, int, Progress]  # arrival, id
+# The next sequence of those that wait in this order, and count as this class; None: none may.
+_Choose = Callable[[Iterable[Progress], Priority], Progress | None]
+_CHOICE = 16  # sequences to choose from
 _BURST = 8  # waiting sequences of one account that count as a burst
 
 
@@ -26,14 +30,14 @@ class _Line(TenantAccount):
 
     def __init__(self, name: str, weight: float) -> None:
         super().__init__(name, weight)
-        self.line: list[_Entry] = []
+        self.line: list[_Entry] = []  # ascending
 
 
 class _Class:
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.shares = Shares(weights, _Line)
         self.turns = Turns(self.shares)
-        self.arrivals: list[_Entry] = []
+        self.arrivals: list[_Entry] = []  # ascending
 
 
 class Waiting:
@@ -42,7 +46,7 @@ class Waiting:
         self._shares: dict[str, float] = {}  # weights of accounts
         self._classes = tuple(_Class(self._shares) for _ in Priority)
         self._ageing = Ageing(ageing_s, len(Priority))
-        self._live: dict[int, Progress] = {}
+        self._live: set[int] = set()
         self.tenants: dict[str, int] = {}  # by tenant: its sequences that wait or run; never 0
         self._accounts: dict[str, dict[str, int]] = {}  # by tenant and account: the same
         self._of_adapter: dict[str, set[str]] = {}  # by adapter: its accounts, of any tenant
@@ -90,9 +94,9 @@ class Waiting:
         kind = self._classes[sequence.priority]
         account = kind.shares.account(progress.account)
         entry = (sequence.arrived_at, sequence.id, progress)
-        self._live[sequence.id] = progress
-        heapq.heappush(account.line, entry)
-        heapq.heappush(kind.arrivals, entry)
+        self._live.add(sequence.id)
+        bisect.insort(account.line, entry)
+        bisect.insort(kind.arrivals, entry)
         kind.shares.enter(account, 1)
         kind.turns.add(account)
         if sequence.adapter:
@@ -102,7 +106,12 @@ class Waiting:
         """The sequence runs."""
         priority = progress.sequence.priority
         shares = self._classes[priority].shares
-        shares.advance(shares.place(shares.account(progress.account)))
+        account = shares.account(progress.account)
+        for _, _, other in account.line:
+            if other is progress:
+                break
+            other.passed += 1
+        shares.advance(shares.place(account))
         self._remove(progress)
         self._ageing.served([int(each is priority) for each in Priority])
 
@@ -117,11 +126,16 @@ class Waiting:
         shares.charge(shares.account(progress.account), new)
 
     def _remove(self, progress: Progress) -> bool:
-        if self._live.pop(progress.sequence.id, None) is None:
+        sequence = progress.sequence
+        if sequence.id not in self._live:
             return False
-        shares = self._classes[progress.sequence.priority].shares
-        shares.leave(shares.account(progress.account), 1)
-        adapter = progress.sequence.adapter
+        self._live.remove(sequence.id)
+        kind = self._classes[sequence.priority]
+        account = kind.shares.account(progress.account)
+        for entries in (account.line, kind.arrivals):
+            del entries[bisect.bisect_left(entries, (sequence.arrived_at, sequence.id, progress))]
+        kind.shares.leave(account, 1)
+        adapter = sequence.adapter
         if adapter:
             self.adapters[adapter] -= 1
             if not self.adapters[adapter]:
@@ -168,25 +182,40 @@ class Waiting:
         )
 
     def head(
-        self, now: float, may_start: Callable[[str], bool] | None = None
+        self, now: float, choose: _Choose, may_start: Callable[[str], bool] | None = None
     ) -> tuple[Progress, Priority] | None:
         """The next sequence, and the class that it counts as: aged ones count as the highest.
 
-        Sequences with an adapter that may not start are skipped.
+        Sequences with an adapter that may not start are skipped, and accounts of which none is
+        chosen.
         """
         if not self._live:
             return None
         for priority in reversed(Priority):
             oldest = self._oldest(self._classes[priority].arrivals, may_start)
             if oldest and self._ageing.may_lead(priority, oldest.sequence.arrived_at, now):
-                return oldest, Priority.HIGH
+                chosen = choose((oldest,), Priority.HIGH)
+                if chosen is not None:
+                    return chosen, Priority.HIGH
         for priority in Priority:
-            turns = self._classes[priority].turns
-            account = turns.first(None if may_start is None else self._is_out(may_start))
-            progress = self._first(account.line) if account else None
-            if progress is not None:
-                return progress, priority
+            chosen = self._next_of(priority, choose, may_start)
+            if chosen is not None:
+                return chosen, priority
         return None
+
+    def _next_of(
+        self, priority: Priority, choose: _Choose, may_start: Callable[[str], bool] | None
+    ) -> Progress | None:
+        chosen: Progress | None = None
+
+        def is_out(account: _Line) -> bool:
+            nonlocal chosen
+            line = account.line
+            if may_start is None or may_start(line[0][2].sequence.adapter):
+                chosen = choose((each[2] for each in islice(line, _CHOICE)), priority)
+            return chosen is None
+
+        return None if self._classes[priority].turns.first(is_out) is None else chosen
 
     def oldest(self, adapter: str) -> float:
         """When the longest waiting sequence of the adapter arrived."""
@@ -194,36 +223,14 @@ class Waiting:
         for name in self._of_adapter.get(adapter, ()):
             for each in self._classes:
                 account = each.shares.accounts.get(name)
-                first = self._first(account.line) if account is not None else None
-                if first is not None:
-                    found = min(found, first.sequence.arrived_at)
+                if account is not None and account.line:
+                    found = min(found, account.line[0][0])
         return found
 
     def _oldest(
         self, arrivals: list[_Entry], may_start: Callable[[str], bool] | None
     ) -> Progress | None:
-        oldest = self._first(arrivals)
-        if oldest is None or may_start is None or may_start(oldest.sequence.adapter):
-            return oldest
-        live = (each for each in arrivals if self._live.get(each[1]) is each[2])
-        found = min(
-            (each for each in live if may_start(each[2].sequence.adapter)),
-            default=None,
-            key=lambda each: each[:2],
-        )
-        return None if found is None else found[2]
-
-    def _is_out(self, may_start: Callable[[str], bool]) -> Callable[[_Line], bool]:
-        def is_out(account: _Line) -> bool:
-            first = self._first(account.line)
-            return first is not None and not may_start(first.sequence.adapter)
-
-        return is_out
-
-    def _first(self, line: list[_Entry]) -> Progress | None:
-        """The first sequence that still waits. Sequences that left are removed on the way."""
-        while line:
-            if self._live.get(line[0][1]) is line[0][2]:
-                return line[0][2]
-            heapq.heappop(line)
+        for _, _, progress in arrivals:
+            if may_start is None or may_start(progress.sequence.adapter):
+                return progress
         return None

@@ -484,6 +484,7 @@ class _Answer:
             took_s=now - self._arrived_at,
             prefill_chunks=finished.chunks,
             cached_tokens=finished.cached_tokens,
+            awaited_tokens=finished.awaited_tokens,
             preemptions=finished.preemptions,
             steps=finished.tokens,
             batches=tuple(batches),
