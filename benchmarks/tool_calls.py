@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,18 +212,24 @@ def serving() -> Iterator[str]:
         subprocess.run([PYTHON, "-c", BUILD, folder], cwd=ROOT, check=True)
         command = [PYTHON, "-m", "headway", "serve", folder, "--name=tiny", "--port=0"]
         command += ["--grpc-port=-1", "--kv-cache-gib=0.1", "--max-sequences=64"]
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as server:
-            try:
-                assert server.stdout is not None
-                url = next(
-                    line.split()[-1] for line in server.stdout if line.strip().startswith("HTTP ")
-                )
-                yield url
-            finally:
-                server.terminate()
-                server.communicate()
+        with running(command) as url:
+            yield url
+
+
+@contextmanager
+def running(command: Sequence[str | Path]) -> Iterator[str]:
+    """A server's address, until the block ends."""
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            yield next(
+                line.split()[-1] for line in server.stdout if line.strip().startswith("HTTP ")
+            )
+        finally:
+            server.terminate()
+            server.communicate()
 
 
 BENCHMARKS: dict[str, Benchmark] = {"tools": tools}

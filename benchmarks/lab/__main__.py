@@ -4,6 +4,7 @@ import sys
 
 from benchmarks.__main__ import keep_rows, main
 from benchmarks.lab import (
+    agents,
     chat_deciding,
     chat_front,
     chat_load,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **chat_deciding.BENCHMARKS,
     **chat_front.BENCHMARKS,
     **chat_right.BENCHMARKS,
+    **agents.BENCHMARKS,
 }
 # They need an environment of their own, `.venv-llm`; `scaling` needs Prometheus, HAProxy and Helm.
 ON_DEMAND = {
@@ -51,6 +53,7 @@ ON_DEMAND = {
     *chat_load.BENCHMARKS,
     *chat_front.BENCHMARKS,
     *chat_right.BENCHMARKS,
+    *agents.BENCHMARKS,
 }
 
 if __name__ == "__main__":
