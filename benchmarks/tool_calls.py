@@ -1,13 +1,17 @@
 """A thousand random schemas as tools, in batches with plain chats between.
 
 The model has two layers of random weights: it says anything that its grammar lets through, which
-no trained model would. It runs in `.venv-llm`; its calls are checked by `jsonschema`
-(pip install 'jsonschema[format-nongpl]'), which knows nothing of the grammars.
+no trained model would. It runs in `.venv-llm`; its calls are checked by `jsonschema_rs`, which
+knows nothing of the grammars. With JSON_SCHEMA_TEST_SUITE, the folder `tests/draft2020-12` of the
+official test suite (the source distribution of `jsonschema` has one, in `json`), its schemas come
+first.
 """
 
 import asyncio
 import json
+import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import jsonschema_rs
 import numpy
 
 from benchmarks.report import Bar, Benchmark, Report
@@ -32,8 +37,35 @@ BUILD = (
     "build_with_tools('hermes', Path(sys.argv[1]), 'qwen3')"
 )
 TOKENS = 800  # most of a call: one for each letter
-PLAIN_TOKENS = 60
+PLAIN_TOKENS = 80
 _FORMATS = ("date", "time", "date-time", "uuid", "ipv4", "email")
+
+
+def suite_schemas() -> list[dict[str, Any]]:
+    """Those of the test suite, if it is there."""
+    folder = os.environ.get("JSON_SCHEMA_TEST_SUITE")
+    if folder is None:
+        return []
+    files = [*Path(folder).glob("*.json"), *Path(folder, "optional", "format").glob("*.json")]
+    cases = [case for file in sorted(files) for case in json.loads(file.read_text())]
+    return [_argument(case["schema"]) for case in cases]
+
+
+def random_schema(number: int) -> dict[str, Any]:
+    return schema_of(random.Random(SEED + number))
+
+
+def _argument(schema: Any) -> dict[str, Any]:
+    """A schema as that of a tool's only argument; what it refers to in itself moves along."""
+    if isinstance(schema, dict):
+        schema = {name: value for name, value in schema.items() if name != "$schema"}
+    text = re.sub(r'"\$ref": "#(?=[/"])', '"$ref": "#/properties/a', json.dumps(schema))
+    return {
+        "type": "object",
+        "properties": {"a": json.loads(text)},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
 
 
 def schema_of(draw: random.Random) -> dict[str, Any]:
@@ -107,11 +139,10 @@ class Answered(NamedTuple):
     why: str = ""
 
 
-async def call(client: httpx.AsyncClient, schema: dict[str, Any], seed: int) -> Answered:
-    import jsonschema
-
+async def call(client: httpx.AsyncClient, schema: dict[str, Any], seed: int, salt: str) -> Answered:
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
     body = {**_body(seed, TOKENS), "tools": [tool], "parallel_tool_calls": False}
+    body["cache_salt"] = salt  # in every round the prompt is computed
     answer = (
         await client.post("/v1/chat/completions", json={**body, "tool_choice": "required"})
     ).json()
@@ -123,14 +154,13 @@ async def call(client: httpx.AsyncClient, schema: dict[str, Any], seed: int) -> 
     (made,) = choice["message"]["tool_calls"]
     try:
         arguments = json.loads(made["function"]["arguments"])
-        kind = jsonschema.Draft202012Validator
-        kind(schema, format_checker=kind.FORMAT_CHECKER).validate(arguments)
-    except (ValueError, jsonschema.ValidationError) as error:
+        jsonschema_rs.Draft202012Validator(schema, validate_formats=True).validate(arguments)
+    except (ValueError, jsonschema_rs.ValidationError) as error:
         return Answered("wrong", "", [], f"{error} {schema}")
     return Answered("valid", "", [])
 
 
-async def plain(client: httpx.AsyncClient, seed: int) -> Answered:
+async def plain(client: httpx.AsyncClient, seed: int, begun: asyncio.Event) -> Answered:
     body = {**_body(seed, PLAIN_TOKENS), "stream": True, "ignore_eos": True}
     text, gaps, last = "", [], 0.0
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -142,6 +172,7 @@ async def plain(client: httpx.AsyncClient, seed: int) -> Answered:
                 delta = json.loads(line[6:])["choices"][0]["delta"]
                 text += delta.get("content") or ""
                 last = now if delta.get("content") else last
+                begun.set()
     return Answered("plain", text, gaps)
 
 
@@ -150,58 +181,102 @@ def _body(seed: int, most: int) -> dict[str, Any]:
     return {"model": "tiny", "messages": messages, "seed": seed, "max_tokens": most}
 
 
-async def measure(url: str, schemas: list[dict[str, Any]]) -> tuple[list[Answered], dict[str, Any]]:
-    """All calls, and what was seen of the plain chats beside them."""
-    limits = httpx.Limits(max_connections=AT_ONCE)
+class Batch(NamedTuple):
+    calls: list[Answered]
+    chats: list[Answered]
+
+
+async def batch(client: httpx.AsyncClient, schemas: list[dict[str, Any]], salt: str) -> Batch:
+    """Plain chats, and calls that come when all of the chats have begun to stream."""
+    begun = [asyncio.Event() for _ in range(AT_ONCE // 2)]
+    chats = [asyncio.create_task(plain(client, seed, each)) for seed, each in enumerate(begun)]
+    await asyncio.gather(*(each.wait() for each in begun))
+    calls = (call(client, schema, seed, salt) for seed, schema in enumerate(schemas))
+    return Batch(await asyncio.gather(*calls), await asyncio.gather(*chats))
+
+
+async def _alone(client: httpx.AsyncClient) -> list[str]:
+    return [(await plain(client, seed, asyncio.Event())).text for seed in range(AT_ONCE // 2)]
+
+
+def _client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=url, timeout=300, limits=httpx.Limits(max_connections=AT_ONCE)
+    )
+
+
+def _parts(schemas: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    for first in range(0, len(schemas), AT_ONCE // 2):
+        yield schemas[first : first + AT_ONCE // 2]
+
+
+async def _all_valid(url: str, schemas: list[dict[str, Any]]) -> tuple[list[Answered], int, int]:
+    """All calls; the chats beside them, and how many had the same text as alone."""
     calls: list[Answered] = []
-    gaps: dict[str, list[float]] = {"fresh": [], "known": []}
-    same = chats = 0
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
-        alone = [(await plain(client, seed)).text for seed in range(AT_ONCE // 2)]
-        for first in range(0, len(schemas), AT_ONCE // 2):
-            part = schemas[first : first + AT_ONCE // 2]
-            # In a second round nothing is compiled; every fourth batch has one.
-            for times in ("fresh", "known")[: 1 + (first % (2 * AT_ONCE) == 0)]:
-                both = await asyncio.gather(
-                    *(call(client, schema, first + i) for i, schema in enumerate(part)),
-                    *(plain(client, seed) for seed in range(AT_ONCE // 2)),
-                )
-                texts = both[len(part) :]
-                chats += len(texts)
-                same += sum(each.text == text for each, text in zip(texts, alone, strict=True))
-                gaps[times] += [gap for each in texts for gap in each.gaps]
-                if times == "fresh":
-                    calls += both[: len(part)]
-    return calls, {"gaps": gaps, "same": same, "chats": chats}
+    chats = same = 0
+    async with _client(url) as client:
+        alone = await _alone(client)
+        for part in _parts(schemas):
+            both = await batch(client, part, "")
+            calls += both.calls
+            chats += len(both.chats)
+            same += sum(each.text == text for each, text in zip(both.chats, alone, strict=True))
+    return calls, chats, same
 
 
 def tools(quick: bool) -> Report:
-    schemas = [schema_of(random.Random(SEED + n)) for n in range(64 if quick else SCHEMAS)]
+    count, suite = 64 if quick else SCHEMAS, suite_schemas()
+    schemas = [*suite, *map(random_schema, range(count))][:count]
     with serving() as url:
-        calls, seen = asyncio.run(measure(url, schemas))
+        calls, chats, same = asyncio.run(_all_valid(url, schemas))
     counted = Counter(each.outcome for each in calls)
     for each in [each for each in calls if each.outcome == "wrong"][:3]:
         sys.stderr.write(f"{each.why}\n")
-    chats = seen["chats"]
-    fresh, known = (1e3 * float(numpy.quantile(seen["gaps"][each], 0.99)) for each in seen["gaps"])
     finished = counted["valid"] + counted["wrong"]
-    reasons = Counter(each.why.partition(" ")[0] for each in calls if each.outcome == "refused")
+    drawn = max(0, len(schemas) - len(suite))
     return Report(
-        "Random schemas as tools, with plain chats between",
+        "Schemas as tools, with plain chats between",
         ["schemas", "valid", "cut off by max_tokens", "refused with 400", "wrong"],
         [[len(calls), *(counted[each] for each in ("valid", "cut off", "refused", "wrong"))]],
         [
             Bar("every completed call meets its schema", f"{counted['valid']} of {finished}",
                 counted["wrong"] == 0),
-            Bar("plain texts as alone", f"{seen['same']} of {chats}", seen["same"] == chats),
-            Bar("p99 between tokens ≤ 1.2× where nothing is compiled",
-                f"{fresh:.1f} and {known:.1f} ms, {fresh / known:.2f}×", fresh <= 1.2 * known),
+            Bar("plain texts as alone", f"{same} of {chats}", same == chats),
         ],
         [
-            f"{AT_ONCE // 2} calls and {AT_ONCE // 2} plain streams at once; "
-            "a model of two layers with random weights; refused by: "
-            + (", ".join(f"{name} {count}" for name, count in reasons.items()) or "nothing"),
+            f"{drawn} schemas are random, {len(schemas) - drawn} of the official test suite; "
+            f"{AT_ONCE // 2} calls and {AT_ONCE // 2} plain streams at once; a model of two layers "
+            "with random weights"
         ],
+    )  # fmt: skip
+
+
+async def _gaps(url: str, schemas: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Between tokens of the plain chats: beside schemas that are new, and that are known."""
+    gaps: dict[str, list[float]] = {"new": [], "known": []}
+    async with _client(url) as client:
+        await _alone(client)
+        for part in _parts(schemas):
+            for salt, found in gaps.items():
+                both = await batch(client, part, salt)
+                found += [gap for each in both.chats for gap in each.gaps]
+    return gaps
+
+
+def stalls(quick: bool) -> Report:
+    schemas = [*map(random_schema, range(64 if quick else 192))]
+    with serving() as url:
+        gaps = asyncio.run(_gaps(url, schemas))
+    new, known = (1e3 * float(numpy.quantile(gaps[each], 0.99)) for each in gaps)
+    return Report(
+        "Streams beside tools with new schemas",
+        ["p99 between tokens", "ms"],
+        [["new schemas", f"{new:.1f}"], ["the same ones again", f"{known:.1f}"]],
+        [
+            Bar("p99 between tokens ≤ 1.2× where nothing is compiled",
+                f"{new:.1f} and {known:.1f} ms, {new / known:.2f}×", new <= 1.2 * known),
+        ],
+        [f"{AT_ONCE // 2} calls while {AT_ONCE // 2} chats stream; {len(schemas)} schemas"],
     )  # fmt: skip
 
 
@@ -233,3 +308,4 @@ def running(command: Sequence[str | Path]) -> Iterator[str]:
 
 
 BENCHMARKS: dict[str, Benchmark] = {"tools": tools}
+PARTS: dict[str, Benchmark] = {"tools-stalls": stalls}

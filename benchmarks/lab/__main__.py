@@ -2,6 +2,7 @@
 
 import sys
 
+from benchmarks import tool_calls
 from benchmarks.__main__ import keep_rows, main
 from benchmarks.lab import (
     agents,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **chat_front.BENCHMARKS,
     **chat_right.BENCHMARKS,
     **agents.BENCHMARKS,
+    **tool_calls.PARTS,
 }
 # They need an environment of their own, `.venv-llm`; `scaling` needs Prometheus, HAProxy and Helm.
 ON_DEMAND = {
@@ -54,6 +56,7 @@ ON_DEMAND = {
     *chat_front.BENCHMARKS,
     *chat_right.BENCHMARKS,
     *agents.BENCHMARKS,
+    *tool_calls.PARTS,
 }
 
 if __name__ == "__main__":
