@@ -24,7 +24,7 @@ from headway.engine.gpu.steps.drawing import CutDraws, Draw
 from headway.engine.gpu.steps.graphs import MOST_PROMPTS, Capture, MixedGraphSizes, batch_sizes
 from headway.engine.gpu.steps.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.tuning import this_device
-from headway.engine.sampling import NOT_FINITE, Sampled, sample
+from headway.engine.sampling import NOT_FINITE, Row, Sampled, sample
 from headway.engine.sequences import Known, Place, Sequences, places_of
 from headway.errors import InvalidInput
 
@@ -39,7 +39,6 @@ class DeviceStep:
         runner: "GpuRunner",
         step: Step,
         began: "torch.cuda.Event | None",
-        by_host: list[tuple[Place, Known]],
     ) -> None:
         self.step = step
         self.seconds: float | None = None  # of the device; known once there is a result
@@ -48,7 +47,7 @@ class DeviceStep:
         self._tokens = runner.next_result(self._count)
         self._began, self._ended = began, runner.event()
         self._sampled: Sampled | None = None
-        self._by_host = by_host
+        self.by_host: list[tuple[Place, Row]] = []  # what the host samples
 
     def settle(self) -> None:
         """Sample what the host must sample, before the next step reads it."""
@@ -60,8 +59,8 @@ class DeviceStep:
         tokens = self._tokens.tolist()
         broken = {row: NOT_FINITE for row, token in enumerate(tokens) if token < 0}
         sampled = Sampled([max(token, 0) for token in tokens], [None] * self._count, broken)
-        if self._by_host:
-            self._runner.choose(self._by_host, sampled)
+        if self.by_host:
+            self._runner.choose(self.by_host, sampled)
         self._sampled = sampled
         self._runner.note(self.step, sampled)
 
@@ -260,8 +259,10 @@ class GpuRunner(Sequences):
             drawn, by_host = self._special_rows(step)
             if drawn:
                 self._draw_cut(drawn, self._logits, self._tokens, self._last)
-            running = DeviceStep(self, step, began, by_host)
+            running = DeviceStep(self, step, began)
             if by_host:
+                # Grammars say what may come next while the device computes.
+                running.by_host = [(place, known.row(place.position)) for place, known in by_host]
                 self._unsettled = running
             return running
 
@@ -336,10 +337,10 @@ class GpuRunner(Sequences):
         result = self._results[-1][:count]
         return result.copy_(self._tokens[:count], non_blocking=True)
 
-    def choose(self, rows: list[tuple[Place, Known]], into: Sampled) -> None:
+    def choose(self, rows: list[tuple[Place, Row]], into: Sampled) -> None:
         logits = self._logits
         indices = torch.tensor([place.row for place, _ in rows], device=logits.device)
-        chosen = sample(logits[indices].cpu(), [known.row(place.position) for place, known in rows])
+        chosen = sample(logits[indices].cpu(), [row for _, row in rows])
         for (place, _), token, logprobs in zip(rows, chosen.tokens, chosen.logprobs, strict=True):
             into.tokens[place.row], into.logprobs[place.row] = token, logprobs
         into.broken.update({rows[index][0].row: why for index, why in chosen.broken.items()})
