@@ -149,7 +149,7 @@ async def measure(folder: Path) -> dict[str, Cost]:
         for name, keys in (("SSE", ()), ("SSE behind a key", (key,))):
             guard = Guard(server, keys)
             app = make_app(registry, server, guard=guard)
-            async with HttpServer(guard.around(app), server) as http:
+            async with HttpServer(app, server) as http:
                 port = int(http.url.rpartition(":")[2])
                 found[name] = await _cost(functools.partial(_over_http, port))
         found["in process"] = await _cost(functools.partial(_in_process, model))
