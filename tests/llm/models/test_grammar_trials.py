@@ -17,7 +17,7 @@ from headway.models.chat.grammars import MOST_BYTES, Grammars, Vocabulary, resid
 from headway.models.chat.trials import Trials
 
 llguidance = pytest.importorskip("llguidance")
-_TOO_MUCH = "compiling it takes more than 0.5 s of a core or 256 MiB"
+_TOO_MUCH = "compiling it takes more than 0.25 s of a core or 256 MiB"
 
 
 def of_regex(expression: str) -> str:

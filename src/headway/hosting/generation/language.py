@@ -15,7 +15,7 @@ from headway.models.chat.tool_grammar import grammar_of_tools, thinking_rules
 from headway.models.chat.trials import Trials
 from headway.runtime.calling.threads import ThreadPool, run_in_thread, whose
 
-_MOST_TRIED = 2  # grammars at a time: one may take half a second of a core
+_MOST_TRIED = 2  # grammars at a time: one may take a quarter of a second of a core
 _MOST_WAITING = 64  # of one client, for their turn; more are refused
 _SHORT = 2000  # characters: tokenised in less time than a thread takes to start
 _MESSAGE = 16  # that a template writes around each message, about

@@ -16,7 +16,7 @@ from typing import Any
 
 from headway.models.chat.grammars import MOST_BYTES, Grammars, Vocabulary, resident_bytes
 
-MOST_CPU_S = 0.5  # not of the clock: on a busy machine the same grammars pass
+MOST_CPU_S = 0.25  # not of the clock: on a busy machine the same grammars pass
 MOST_WORKING_BYTES = 2**28
 BEGUN = b"!"  # said first: a child that dies afterwards has died of its grammar
 PASSED = b"+"
