@@ -151,3 +151,42 @@ def test_harmonys_channels_are_refused_by_name(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
     with pytest.raises(ConfigError, match="Harmony's channels"):
         ChatText(tmp_path)
+
+
+LATE = [("system", "A"), ("user", "B"), ("system", "C"), ("assistant", "D"), ("user", "E")]
+WRITTEN = "{% for m in messages %}{{ m.role[0] }}:{{ m.content | replace('\n', '') }};{% endfor %}"
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('not first') }}{% endif %}{% endfor %}" + WRITTEN
+)
+FORGETFUL = WRITTEN.replace("{{ m.role", "{% if m.role != 'system' or loop.first %}{{ m.role")
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (WRITTEN, "s:A;u:B;s:C;a:D;u:E;"),
+        (STRICT, "s:A;u:BC;a:D;u:E;"),
+        (FORGETFUL.replace("{% endfor %}", "{% endif %}{% endfor %}"), "s:A;u:BC;a:D;u:E;"),
+    ],
+)
+def test_a_late_system_message_reaches_a_model_whose_template_has_no_place_for_it(
+    tmp_path: Path, template: str, expected: str
+) -> None:
+    """Coding agents send them."""
+    (tmp_path / "chat_template.jinja").write_text(template)
+    save_tokenizer(tmp_path)
+    text = ChatText(tmp_path)
+    ids = text.encode_chat([{"role": role, "content": content} for role, content in LATE])
+    assert text.tokenizer.decode(ids) == expected
+
+
+def test_late_words_join_those_before_them_or_after(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(STRICT)
+    save_tokenizer(tmp_path)
+    text = ChatText(tmp_path)
+    turns = [("system", "A"), ("system", "B"), ("user", "C"), ("assistant", "D"), ("system", "E")]
+    messages = [{"role": role, "content": content} for role, content in [*turns, ("user", "</s>")]]
+    ids = text.encode_chat(messages)
+    assert text.tokenizer.decode(ids, skip_special_tokens=False) == "s:AB;u:C;a:D;u:E</s>;"
+    assert text.tokenizer.token_to_id("</s>") not in ids  # a caller's words stay words

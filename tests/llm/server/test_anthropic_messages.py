@@ -151,7 +151,7 @@ def test_an_answer_has_the_form_that_is_asked_for(http: httpx.Client) -> None:
         ({"temperature": -1}, "temperature: "),
         ({"stop_sequences": ["x"] * 17}, "stop_sequences: 17 texts"),
         ({"thinking": {"type": "never"}}, "thinking.type: 'never' is not one of"),
-        ({"thinking": {"type": "enabled", "display": "omitted"}}, "thinking.display: "),
+        ({"thinking": {"type": "enabled", "display": "half"}}, "thinking.display: "),
         ({"tools": [{"type": "web_search_20250305"}]}, "tools[0].type: 'web_search_20250305' is"),
         ({"tools": [{"name": "f", "input_schema": 1}]}, "tools[0].input_schema: a JSON schema"),
         ({"tools": [{"name": "f g"}]}, "tools[0].name: "),

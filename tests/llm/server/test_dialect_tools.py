@@ -141,11 +141,15 @@ def test_a_coding_agents_request_is_taken(http: httpx.Client) -> None:
                     {"type": "text", "text": "<system-reminder>"},
                     {"type": "text", "text": "Hello", **kept},
                 ],
-            }
+            },
+            {"role": "system", "content": [{"type": "text", "text": "# Environment", **kept}]},
         ],
-        "tools": [{"name": "weather", "description": "x", "input_schema": schema}],
+        "tools": [
+            {"name": "weather", "description": "x", "input_schema": schema},
+            {"name": "other", "input_schema": {"type": "object"}, "defer_loading": True},
+        ],
         "metadata": {"user_id": "someone"},
-        "thinking": {"type": "adaptive"},
+        "thinking": {"type": "adaptive", "display": "omitted"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "output_config": {"effort": "medium"},
         "stop_sequences": ["</stop>"],
@@ -153,6 +157,14 @@ def test_a_coding_agents_request_is_taken(http: httpx.Client) -> None:
     with http.stream("POST", "/v1/messages?beta=true", json=sent) as answer:
         assert answer.status_code == 200, answer.read()
         assert next(answer.iter_lines()) == "event: message_start"
+
+
+def test_thoughts_that_are_not_wanted_are_empty_blocks(http: httpx.Client) -> None:
+    asked = {**ANTHROPIC, "thinking": {"type": "adaptive", "display": "omitted"}}
+    whole = posted(http, "/v1/messages", asked)
+    assert all(each["thinking"] == "" for each in whole["content"] if each["type"] == "thinking")
+    deltas = [each.get("delta", {}) for each in events_of(http, "/v1/messages", asked)]
+    assert {each.get("type") for each in deltas}.isdisjoint({"thinking_delta"})
 
 
 # ---- Responses

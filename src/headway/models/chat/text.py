@@ -32,6 +32,10 @@ _OURS = frozenset(
 # Of models that think; others answer as they would without.
 _WITHOUT_EFFECT = frozenset(["enable_thinking", "reasoning_effort", "thinking"])
 _LONGEST_MARKER = 64  # characters
+_LATE: Sequence[Message] = [
+    {"role": role, "content": f"({index})"}
+    for index, role in enumerate(("system", "user", "system", "assistant", "user"))
+]
 _NOTHING: Mapping[int, str] = {}
 
 
@@ -88,8 +92,9 @@ class ChatText:
             messages = as_plain(messages, tools)
         elif tools:
             shown = of_caller([each.as_json() for each in tools])
+        checked = [_checked(each) for each in messages]
         rendered = template.render(
-            [_checked(each) for each in messages],
+            checked if self._takes_late_system else _with_early_system(checked),
             add_generation_prompt=chat.add_generation_prompt,
             **self._variables(chat, template),
             **self._names(shown),
@@ -126,21 +131,28 @@ class ChatText:
             )
         self.convention = find_convention(self._with_call(), find)
         self.thinking = find_thinking(source, find)
+        shown = self._shown(_LATE)
+        self._takes_late_system = all(each["content"] in shown for each in _LATE)
 
     def _with_call(self) -> str:
         """What the template makes of a call; empty: it shows no tools."""
         template = self._tool_template
         if template is None or template.variables.isdisjoint(("tools", "xml_tools")):
             return ""
-        messages = [_checked(each) for each in EXAMPLE]
+        counts = range(2, len(EXAMPLE) + 1)  # some want a result after the call, or more
+        return next(filter(None, (self._shown(EXAMPLE[:count]) for count in counts)), "")
+
+    def _shown(self, messages: Sequence[Message]) -> str:
+        """What the template makes of messages; empty: it refuses them."""
+        template = self._tool_template
         names = self._names(of_caller([EXAMPLE_TOOL.as_json()]))
-        for count in range(2, len(messages) + 1):  # some want a result after the call, or more
-            try:
-                made = template.render(messages[:count], add_generation_prompt=False, **names)
-                return str.__str__(made)
-            except InvalidInput:
-                continue
-        return ""
+        try:
+            made = template and template.render(
+                [_checked(each) for each in messages], add_generation_prompt=False, **names
+            )
+        except InvalidInput:
+            return ""
+        return str.__str__(made or "")
 
 
 class RenderedChat(NamedTuple):
@@ -229,6 +241,23 @@ class StopStrings:
             if any(each.startswith(tail) for each in self._stops):
                 return length
         return 0
+
+
+def _with_early_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without system messages after the first message: their words become part of the message
+    before them, or of a user's."""
+    made: list[dict[str, Any]] = []
+    was_late = False  # what is last ends with such words
+    for message in messages:
+        is_late = bool(made) and message["role"] == "system"
+        joins = is_late or (was_late and message["role"] == "user")
+        if joins and made[-1]["role"] in ("user", "system"):
+            words = of_caller(f"{made[-1].get('content', '')}\n\n{message.get('content', '')}")
+            made[-1] = {**made[-1], "content": words}
+        else:
+            made.append({**message, "role": of_template("user")} if is_late else message)
+        was_late = is_late and made[-1]["role"] == "user"
+    return made
 
 
 def _checked(message: Message) -> dict[str, Any]:

@@ -62,7 +62,8 @@ class Messages:
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held(), renamed(FIELDS):
             begun = await begin_chat(request, chat, served, chat.messages, fills_context=True)
-            writer = MessageWriter(chat, served.name, begun)
+            hides = (asked.thinking or {}).get("display") == "omitted"
+            writer = MessageWriter(chat, served.name, begun, shows_thoughts=not hides)
             return await answered(begun.stream, writer, as_events=asked.stream)
 
     async def count_tokens(self, request: Request, asked: CountRequest) -> Response:

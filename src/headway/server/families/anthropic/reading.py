@@ -133,7 +133,7 @@ def _thinking(given: Mapping[str, Any]) -> dict[str, Any] | None:
         raise InvalidInput(f"thinking.type: {kind!r:.40} is not one of enabled, adaptive, disabled")
     for name, value in given.items():
         is_budget = name == "budget_tokens" and isinstance(value, int)
-        neutral: Neutral = {"display": ("summarized",)}
+        neutral: Neutral = {"display": ("summarized", "omitted")}
         if name != "type" and not is_budget and not is_neutral(name, value, neutral):
             raise InvalidInput(f"thinking.{name}: this field is not supported")
     return {"enable_thinking": kind != "disabled"}

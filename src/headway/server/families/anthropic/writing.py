@@ -71,10 +71,13 @@ _DELTAS = {  # of each kind of block, up to the text
 class MessageWriter(Writer):
     error_of = staticmethod(error_event)
 
-    def __init__(self, asked: ChatRequest, model: str, begun: BegunChat) -> None:
+    def __init__(
+        self, asked: ChatRequest, model: str, begun: BegunChat, *, shows_thoughts: bool = True
+    ) -> None:
         super().__init__(asked, {}, begun.usage, begun.ask)
         self._asked = asked
         self._model = model
+        self._shows_thoughts = shows_thoughts  # otherwise their block is empty
         self._blocks = AnswerBlocks(begun.reading, begun.usage)
         self._last: AnswerPiece | None = None
         self._is_begun = False
@@ -82,7 +85,7 @@ class MessageWriter(Writer):
     def piece(self, piece: AnswerPiece) -> bytes:
         written = b"" if self._is_begun else self._start()
         for event in self._blocks.read(piece):
-            written += _event_of(event)
+            written += self._event_of(event)
         if piece.finish_reason is not None:
             self._usage.add(piece)
             self._last = piece
@@ -96,7 +99,7 @@ class MessageWriter(Writer):
         told = {} if self._story is None else {"headway": self._usage.headway()}
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
         return (
-            b"".join(map(_event_of, self._blocks.finish()))
+            b"".join(map(self._event_of, self._blocks.finish()))
             + named_event("message_delta", delta=delta, usage=self._counted(), **told)
             + named_event("message_stop")
         )
@@ -105,8 +108,16 @@ class MessageWriter(Writer):
         for piece in pieces:
             self._usage.add(piece)
         self._last = pieces[-1]
-        blocks = [_whole(block) for block in self._blocks.read_all(pieces)]
+        blocks = [self._whole(block) for block in self._blocks.read_all(pieces)]
         return self._message([each for each in blocks if each is not None], self._stop_reason())
+
+    def _event_of(self, event: BlockEvent) -> bytes:
+        is_hidden = event.kind == "text" and event.block.kind == "reasoning"
+        return b"" if is_hidden and not self._shows_thoughts else _event_of(event)
+
+    def _whole(self, block: Block) -> ContentBlock | None:
+        is_hidden = block.kind == "reasoning" and not self._shows_thoughts
+        return ThinkingBlock("") if is_hidden else _whole(block)
 
     def _message(self, content: list[ContentBlock], reason: str | None) -> Message:
         return {
