@@ -41,6 +41,11 @@ messages), or an object with its options: {"prompt": "Once", "max_tokens": 40}. 
 the output answers one of the input, in the same order: {"line": 7, "result": …}, or
 {"line": 7, "error": {"code": …, "message": …}}.
 
+With --on, Ray Data keeps models busy with parts of the file: on this machine (local), or on a
+cluster, whose nodes have the file and the model's code at the same paths as here.
+
+  headway map app:Sentiment reviews.jsonl scores.jsonl --on ray://cluster:10001 --models 8
+
 If it is killed, the same command goes on where it stopped: no line is lost, none is answered
 twice. OUT.headway, beside the output, records the model and the input that made it.
 It exits with 0 if every line has its result, with 1 if more lines failed than --max-errors allows
@@ -79,6 +84,15 @@ def add_parser(commands: "Commands") -> None:
         help="stop once more than N lines have failed (default: run to the end)",
     )
     parser.add_argument("--json", action="store_true", help="for programs: the summary as JSON")
+    parser.add_argument(
+        "--on", metavar="RAY", help="local or ray://HOST:PORT: through Ray Data (headway[ray])"
+    )
+    parser.add_argument(
+        "--models",
+        metavar="N",
+        type=_count,
+        help="with --on: how many load the model (default: one for each GPU, or else each CPU)",
+    )
     group = parser.add_argument_group("the model")
     for flag in flags(ModelConfig):
         if flag.field in _FLAGS:
@@ -91,6 +105,12 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.offline.output import Output, OutputNote
 
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
+    if arguments.models is not None and arguments.on is None:
+        raise ConfigError("needs --on", field="--models")
+    if arguments.on is not None:
+        from headway.cli.mapping_on_ray import ray_for
+
+        ray_for(arguments.on)
     config = config_of(arguments)
     _check_files(arguments.source, arguments.output)
     note = OutputNote(
@@ -99,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = Output(arguments.output, note, arguments.source, overwrite=arguments.overwrite)
     try:
         with output:
-            return asyncio.run(_map(arguments, config, output))
+            return _map(arguments, config, output)
     except KeyboardInterrupt:
         print("headway: stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -110,42 +130,22 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
 
 
-async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
-    from headway.cli.mapping import answer_of, generator_of
-    from headway.hosting.hosted import Served
-    from headway.hosting.tables import ModelOrigin, cache_dir_of
-    from headway.models import catalogue
-    from headway.offline.lines import lines_of
-    from headway.offline.mapping import map_lines
-
-    served: Any
-    if catalogue.generates(config.target):
-        served = generator_of(config)
-        answer = answer_of(served)
+def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
+    batches = BatchCounts()
+    if arguments.on is None:
+        tally, seconds = asyncio.run(_map_here(arguments, config, output, batches))
     else:
-        served = Served(
-            config, origin=ModelOrigin(cache_dir=cache_dir_of("")), adjust=_for_throughput
-        )
-        answer = _answer_of(served)
-    batches = _Batches()
-    await served.start()
-    try:
-        served.observe(batches)
+        from headway.cli.mapping_on_ray import map_on_ray
+
         started = time.monotonic()
-        with arguments.source.open("rb") as file, _Progress(arguments.source) as progress:
-            tally = await map_lines(
-                lines_of(file, after=output.last_line),
-                answer,
-                output.write,
-                ahead=served.config.max_queue,
+        with _Progress(arguments.source) as progress:
+            tally = map_on_ray(
+                *(arguments.on, arguments.source, config, output, batches),
+                models=arguments.models,
                 max_errors=arguments.max_errors,
-                failed_before=output.failed,
-                cut=output.note_cut,
                 report=progress.show,
             )
         seconds = time.monotonic() - started
-    finally:
-        await served.close()
     summary = {
         "lines": tally.lines,
         "failed": tally.failed,
@@ -161,6 +161,57 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
     return 1 if failed > (arguments.max_errors or 0) else 0
 
 
+async def _map_here(
+    arguments: argparse.Namespace,
+    config: "ModelConfig",
+    output: "Output",
+    batches: "BatchCounts",
+) -> "tuple[Tally, float]":
+    """And in how many seconds, once the model was ready."""
+    from headway.offline.lines import lines_of
+    from headway.offline.mapping import map_lines
+
+    served, answer = await opened(config, batches)
+    try:
+        started = time.monotonic()
+        with arguments.source.open("rb") as file, _Progress(arguments.source) as progress:
+            tally = await map_lines(
+                lines_of(file, after=output.last_line),
+                answer,
+                output.write,
+                ahead=served.config.max_queue,
+                max_errors=arguments.max_errors,
+                failed_before=output.failed,
+                cut=output.note_cut,
+                report=progress.show,
+            )
+        return tally, time.monotonic() - started
+    finally:
+        await served.close()
+
+
+async def opened(
+    config: "ModelConfig", batches: "BatchCounts"
+) -> "tuple[Any, Callable[[Any], Awaitable[bytes]]]":
+    """The model, ready, and what answers a line with it."""
+    from headway.hosting.hosted import Served
+    from headway.hosting.tables import ModelOrigin, cache_dir_of
+    from headway.models import catalogue
+
+    served: Any
+    if catalogue.generates(config.target):
+        served = generator_of(config)
+        answer = answer_of(served)
+    else:
+        served = Served(
+            config, origin=ModelOrigin(cache_dir=cache_dir_of("")), adjust=_for_throughput
+        )
+        answer = _answer_of(served)
+    await served.start()
+    served.observe(batches)
+    return served, answer
+
+
 def _answer_of(served: "Served") -> "Callable[[Any], Awaitable[bytes]]":
     from headway.hosting.registry import PLAIN
     from headway.server.families.plain.handlers import json_of
@@ -171,11 +222,11 @@ def _answer_of(served: "Served") -> "Callable[[Any], Awaitable[bytes]]":
     return answer
 
 
-class _Batches:
+class BatchCounts:
     """Watches the batches, for the summary."""
 
     def __init__(self) -> None:
-        self._batches = self._rows = self._sizes = self._padded = 0
+        self.counts = (0, 0, 0, 0)  # batches, rows, sizes, padded sizes
 
     def __call__(self, event: Any) -> None:
         from headway.runtime.events import BatchFinished
@@ -183,16 +234,18 @@ class _Batches:
         if not isinstance(event, BatchFinished):
             return
         sizes = [item.size for item in event.batch.items]
-        self._batches += 1
-        self._rows += event.batch.rows
-        self._sizes += sum(sizes)
-        self._padded += len(sizes) * max(sizes)
+        self.add(1, event.batch.rows, sum(sizes), len(sizes) * max(sizes))
+
+    def add(self, batches: int, rows: int, sizes: int, padded: int) -> None:
+        before = self.counts
+        self.counts = before[0] + batches, before[1] + rows, before[2] + sizes, before[3] + padded
 
     def summary(self) -> dict[str, float]:
+        batches, rows, sizes, padded = self.counts
         return {
-            "batches": self._batches,
-            "mean_batch": round(self._rows / self._batches, 1) if self._batches else 0.0,
-            "padding_waste": round(1 - self._sizes / self._padded, 3) if self._padded else 0.0,
+            "batches": batches,
+            "mean_batch": round(rows / batches, 1) if batches else 0.0,
+            "padding_waste": round(1 - sizes / padded, 3) if padded else 0.0,
         }
 
 

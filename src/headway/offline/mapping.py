@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -17,7 +17,6 @@ from headway.offline.lines import MAX_LINE_BYTES, InputLine
 
 Answer: TypeAlias = Callable[[Any], Awaitable[bytes]]  # of one value: its result, as JSON
 MAX_HELD_BYTES = 64 * 2**20
-_SHOWN = 10
 _FORMS = 'such as "a text", 3 or {"x": 1}'
 
 
@@ -25,6 +24,7 @@ _FORMS = 'such as "a text", 3 or {"x": 1}'
 class Tally:
     """Counts of written lines."""
 
+    SHOWN: ClassVar[int] = 10  # first errors
     lines: int = 0
     failed: int = 0
     end: int = 0  # in bytes of the input
@@ -37,7 +37,7 @@ class Tally:
         if made.error is None:
             return
         self.failed += 1
-        if len(self.first_errors) < _SHOWN:
+        if len(self.first_errors) < self.SHOWN:
             self.first_errors.append((made.line, made.error))
 
 

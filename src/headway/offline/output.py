@@ -150,6 +150,10 @@ class Output:
             ) from error
 
 
+def is_failure(record: bytes) -> bool:
+    return _ERROR.match(record) is not None
+
+
 def _last_line(file: BinaryIO) -> tuple[int, bytes]:
     """The end of the whole lines, and the last of them."""
     position = file.seek(0, os.SEEK_END)
@@ -170,7 +174,7 @@ def _last_line(file: BinaryIO) -> tuple[int, bytes]:
 def _count_errors(file: BinaryIO, whole_bytes: int) -> int:
     """Leaves the file where its whole lines end."""
     file.seek(0)
-    found = sum(_ERROR.match(line) is not None for line in file)
+    found = sum(is_failure(line) for line in file)
     file.seek(whole_bytes)
     return found
 

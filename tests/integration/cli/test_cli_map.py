@@ -1,5 +1,6 @@
 """`headway map` as a process of its own, killed again and again."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -169,3 +170,16 @@ def test_help_says_what_lines_look_like(folder: Path) -> None:
     assert done.returncode == 0
     assert '{"line": 7, "result": …}' in done.stdout
     assert "--overwrite" in done.stdout
+
+
+def test_ray_is_refused_by_name_where_it_is_not_or_not_wanted(folder: Path) -> None:
+    texts_into(folder / "in.jsonl", 3)
+    command = ("app:lengths", "in.jsonl", "out.jsonl")
+    done = headway(folder, *command, "--models", "2")
+    assert (done.returncode, "--models" in done.stderr) == (2, True), done.stderr
+    done = headway(folder, *command, "--on", "cluster:10001")
+    assert (done.returncode, "ray://HOST:PORT" in done.stderr) == (2, True), done.stderr
+    if importlib.util.find_spec("ray") is None:
+        done = headway(folder, *command, "--on", "local")
+        assert (done.returncode, "headway[ray]" in done.stderr) == (2, True), done.stderr
+    assert not (folder / "out.jsonl").exists()
