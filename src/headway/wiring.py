@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headway.hosting.registry import Registry
     from headway.observe.load import Reading
     from headway.observe.metrics import Metrics
+    from headway.server.grpc.mounted import MountedGrpc
     from headway.wire.asgi import AsgiApp
 
 _log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class _Started(NamedTuple):
     handle: Callable[[str], ModelHandle[Any, Any]]
     registry: "Registry"
     metrics: "Metrics | None"
+    grpc: "Callable[[], MountedGrpc]"
 
 
 class MountedApplication:
@@ -168,6 +170,10 @@ class MountedApplication:
         registry = self._running().registry
         if not registry.is_live:
             raise NotReady(f"nothing can complete here: {registry.unready}")
+
+    def grpc(self) -> "MountedGrpc":
+        """The methods of v2 over gRPC, for a server of theirs. Needs `headway[grpc]`."""
+        return self._running().grpc()
 
     def load(self) -> "Reading":
         """What waits and runs, and how much of what it can do it does; see `/metrics/load`."""
@@ -259,7 +265,7 @@ class MountedApplication:
                 handle = functools.partial(
                     Handle, registry=inside.registry, loop=asyncio.get_running_loop()
                 )
-                started.set_result(_Started(app, handle, inside.registry, inside.metrics))
+                started.set_result(_Started(app, handle, *inside[1:]))
                 await stopping.wait()
         except Exception as error:  # a model is user code
             if started.done():

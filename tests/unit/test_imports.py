@@ -64,7 +64,7 @@ TABLE = {
     "server": row("wire core runtime hosting model models signature config observe version", "*"),
     # pytest only in the plugin, which `headway` never imports
     "testing": row("client core runtime model wiring", "pytest"),
-    "ray": row("core wiring", "ray numpy"),  # never imported by others
+    "ray": row("core wiring server.grpc", "ray numpy", lazily="grpc"),  # never imported by others
     "cli": row("*", "*"),
 }
 NOT_IN_CORE = frozenset(["asyncio", "time", "random", "logging", "os", "threading"])

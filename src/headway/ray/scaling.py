@@ -23,11 +23,15 @@ class WorkPolicy:
             return max(1, target), {}
         if work is None or queued_s is None:
             return target, {}
+        is_starting = len(here) < target
+        # What waits grows until those that start are there: it asks for no further ones meanwhile.
         wanted = replicas_for(
-            work, queued_s, target_wait_s=self._target_wait_s, target_load=self._target_load
+            work,
+            0.0 if is_starting else queued_s,
+            target_wait_s=self._target_wait_s,
+            target_load=self._target_load,
         )
-        # A replica that starts is not taken away.
-        return max(wanted, target) if len(here) < target else wanted, {}
+        return max(wanted, target) if is_starting else wanted, {}
 
 
 def _latest(context: Any, name: str) -> float | None:

@@ -5,12 +5,14 @@ requests at a time), so they are set here; replicas are chosen by when they are 
 (`routing.py`), and their number follows work and queued seconds (`scaling.py`).
 """
 
+import functools
 import inspect
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.errors import ConfigError, nearest
+from headway.ray.ingress import with_grpc
 from headway.wiring import MountedApplication, asgi
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ class Replica:
 
     def __init__(self, target: Any, name: str | None, settings: dict[str, Any]) -> None:
         self.headway: MountedApplication = asgi(target, name=name, **settings)
+
+    @functools.cached_property
+    def grpc(self) -> Any:
+        """Its methods of v2 over gRPC, which `ingress.py` puts here by name."""
+        return self.headway.grpc()
 
     def __serve_build_asgi_app__(self) -> MountedApplication:
         return self.headway  # Serve runs its lifespan: a replica is ready once its models are
@@ -91,7 +98,8 @@ def deployment(target: Any, *, name: str | None = None, **settings: Any) -> "_se
             super().__init__(target, name, settings)
 
     theirs.setdefault("name", name or "headway")
-    return serve.deployment(serve.ingress()(HeadwayReplica), **_limits(theirs, settings))
+    replica = with_grpc(HeadwayReplica)
+    return serve.deployment(serve.ingress()(replica), **_limits(theirs, settings))
 
 
 def _limits(theirs: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

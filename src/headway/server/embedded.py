@@ -3,9 +3,9 @@
 import functools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headway.config import Config, keys_of
+from headway.config import Config, ServerConfig, keys_of
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.models.catalogue import AnyModel
@@ -14,16 +14,21 @@ from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import weights_of
 from headway.server.garbage import GarbagePauses
+from headway.server.observing import Observing
 from headway.server.run import make_app, make_served, observing_of, regions_of
-from headway.server.service.inference import inference_over
+from headway.server.service.inference import Inference, inference_over
 from headway.version import VERSION
 from headway.wire.body_room import BodyRoom
+
+if TYPE_CHECKING:
+    from headway.server.grpc.mounted import MountedGrpc
 
 
 class Embedded(NamedTuple):
     app: App
     registry: Registry
     metrics: Metrics | None
+    grpc: "Callable[[], MountedGrpc]"
 
 
 @asynccontextmanager
@@ -45,6 +50,19 @@ async def embedded(
             pauses = GarbagePauses(keeper.registry, observing.history, is_guest=True)
             pauses.start()
             try:
-                yield Embedded(observing.around(app), keeper.registry, observing.metrics)
+                grpc = functools.partial(_grpc, inference, config.server, guard, observing, room)
+                yield Embedded(observing.around(app), keeper.registry, observing.metrics, grpc)
             finally:
                 pauses.stop()
+
+
+def _grpc(
+    inference: Inference,
+    config: ServerConfig,
+    guard: Guard,
+    observing: Observing,
+    room: BodyRoom,
+) -> "MountedGrpc":
+    from headway.server.grpc.mounted import MountedGrpc
+
+    return MountedGrpc(inference, config, guard=guard, observing=observing, room=room)

@@ -50,6 +50,13 @@ def test_replicas_that_start_are_not_taken_away() -> None:
     assert wanted(context(3, target=3, **quiet)) == 1
 
 
+def test_what_waits_for_replicas_that_start_asks_for_no_further_ones() -> None:
+    full: dict[str, Any] = {"work": [[1.0]], "queued_s": [[0.9]]}
+    assert wanted(context(1, **full)) == 9
+    assert wanted(context(1, target=2, **full)) == 2
+    assert wanted(context(2, target=3, work=[[1.3], [1.3]], queued_s=[[9.0], [9.0]])) == 4  # work
+
+
 def test_from_zero_a_request_that_waits_is_enough() -> None:
     assert wanted(context(0, queued=1)) == 1
     assert wanted(context(0)) == 0

@@ -147,9 +147,11 @@ class _Stream:
 
             async for chunk in stream:
                 await self._write(stream_message(encode(chunk), is_final=False))
-                if isinstance(stream, ServedStream):
+                if not isinstance(stream, ServedStream):
+                    continue
+                sink = self._context.sink()
+                if sink is not None:
                     # Write the other pieces as they come, without a task's turn for each.
-                    sink = self._context.sink()
                     rest = ToSink(stream, frame_of, sink)
                     try:
                         await rest.wait_done()
