@@ -177,7 +177,8 @@ def ray_for(where: str) -> Any:
 def _connected(where: str) -> Iterator[Any]:
     ray = ray_for(where)
     try:
-        ray.init(where, **({"include_dashboard": False} if where == "local" else {}))
+        more = {"include_dashboard": False} if where == "local" else {}
+        ray.init(where, log_to_driver=False, **more)  # what it says goes to stdout, between ours
     except (ConnectionError, RuntimeError) as error:
         raise ConfigError(f"{where}: {error}", field="--on") from error
     try:
