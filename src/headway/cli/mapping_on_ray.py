@@ -11,7 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -177,11 +177,11 @@ def ray_for(where: str) -> Any:
 def _connected(where: str) -> Iterator[Any]:
     ray = ray_for(where)
     try:
-        more = {"include_dashboard": False} if where == "local" else {}
-        ray.init(where, log_to_driver=False, **more)  # what it says goes to stdout, between ours
+        ray.init(where, **({"include_dashboard": False} if where == "local" else {}))
     except (ConnectionError, RuntimeError) as error:
         raise ConfigError(f"{where}: {error}", field="--on") from error
     try:
-        yield ray
+        with redirect_stdout(sys.stderr):  # what its processes say; the summary is alone on stdout
+            yield ray
     finally:
         ray.shutdown()
