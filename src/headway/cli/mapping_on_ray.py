@@ -118,18 +118,25 @@ def map_on_ray(
 def _write(made: _Made, tally: Tally, output: "Output", max_errors: int | None) -> None:
     """The records; where too many lines have failed, up to the first one beyond."""
     records = made.records.splitlines(keepends=True)
-    failed = [place for place, record in enumerate(records) if is_failure(record)]
-    left = len(failed) if max_errors is None else max_errors - output.failed - tally.failed
-    if left < len(failed):
-        tally.gave_up = True
-        del records[failed[max(0, left)] + 1 :]
-    elif made.cut is not None:
+    if max_errors is not None:
+        records = kept_records(records, max_errors - output.failed - tally.failed)
+    if made.cut is not None and len(records) == made.lines:
         output.note_cut(*made.cut)
     output.write(b"".join(records))
     tally.lines += len(records)
-    tally.failed += sum(place < len(records) for place in failed)
+    tally.failed += sum(map(is_failure, records))
+    tally.gave_up = max_errors is not None and output.failed + tally.failed > max_errors
     tally.end = made.end
     tally.first_errors += made.first_errors[: Tally.SHOWN - len(tally.first_errors)]
+
+
+def kept_records(records: list[bytes], most_failures: int) -> list[bytes]:
+    """All, or those up to the first failure beyond so many; one, if there were too many before."""
+    for place, record in enumerate(records):
+        most_failures -= is_failure(record)
+        if most_failures < 0:
+            return records[: place + 1]
+    return records
 
 
 def _made(
