@@ -183,12 +183,12 @@ def ray_for(where: str) -> Any:
 @contextmanager
 def _connected(where: str) -> Iterator[Any]:
     ray = ray_for(where)
-    try:
-        ray.init(where, **({"include_dashboard": False} if where == "local" else {}))
-    except (ConnectionError, RuntimeError) as error:
-        raise ConfigError(f"{where}: {error}", field="--on") from error
-    try:
-        with redirect_stdout(sys.stderr):  # what its processes say; the summary is alone on stdout
+    with redirect_stdout(sys.stderr):  # what its processes say; the summary is alone on stdout
+        try:
+            ray.init(where, **({"include_dashboard": False} if where == "local" else {}))
+        except (ConnectionError, RuntimeError) as error:
+            raise ConfigError(f"{where}: {error}", field="--on") from error
+        try:
             yield ray
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
