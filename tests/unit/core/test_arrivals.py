@@ -83,5 +83,4 @@ def test_several_at_once_teach_the_same_as_one_by_one(
     for arrivals in (one_by_one, together):
         arrivals.completed(4.0, here=0)
     assert one_by_one.callers == together.callers
-    assert one_by_one.rate_rps == together.rate_rps
     assert one_by_one.answered == together.answered

@@ -24,7 +24,6 @@ class PlannedComposer:
         costs: Costs,
         queue: Queue,
         limits: Limits,
-        *,
         lateness: Lateness,
         filling: Filling,
     ) -> None:

@@ -38,20 +38,11 @@ class Composer:
         )
         lateness = Lateness(policy, costs, queue, limits)
         self._filling = Filling(costs, policy.workers)
-        self._in_order = OrderedComposer(
-            policy,
-            costs,
-            queue,
-            limits,
-            fitting=fitting,
-            lateness=lateness,
-            filling=self._filling,
-        )
+        parts = policy, costs, queue, limits, lateness, self._filling
+        self._in_order = OrderedComposer(*parts)
         self._planned: PlannedComposer | None = None
         if may_plan(policy):
-            self._planned = PlannedComposer(
-                policy, costs, queue, limits, lateness=lateness, filling=self._filling
-            )
+            self._planned = PlannedComposer(*parts)
 
     def compose(
         self, lane: FairLane, now: float, *, cap_rows: int, is_flooded: bool = False

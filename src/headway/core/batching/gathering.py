@@ -57,7 +57,9 @@ class Gathering:
             if self._do_parts_pay(self._trial, callers):
                 return self._trial.parts
             self._trial, self._arrivals.served_in_parts = None, 0
-        seconds, is_known = self._seconds(callers, size, item_rows)
+        best_rows = min(self._costs.best_rows(size), self._max_rows)
+        wanted = min(callers, max(1, int(best_rows / item_rows)))
+        seconds = self._costs.by_items(wanted, size, item_rows)
         away, most = self._arrivals.returns.away(), len(seconds) - 1
         if away is None or not most:
             return None
@@ -67,7 +69,7 @@ class Gathering:
             return best if best.rate_rps > GAIN * found[0].rate_rps else found[0]
         all_ = together(away, callers, seconds, most)
         parts = [each for each in found if 2.0 * each.items <= most]
-        if not is_known or not parts or self._arrivals.batches < self._rest_until:
+        if most < wanted or not parts or self._arrivals.batches < self._rest_until:
             return all_
         best = best_of(parts)
         if best.rate_rps <= EQUAL * all_.rate_rps:
@@ -76,19 +78,6 @@ class Gathering:
         self._trial = _Trial(best, all_.rate_rps, batches + 2, at, answered)
         self._arrivals.served_in_parts = callers
         return best
-
-    def _seconds(self, callers: int, size: int, item_rows: float) -> tuple[list[float], bool]:
-        """The batch times, by items; and are they known for every batch that may be made?"""
-        by_rows, scale = self._costs.by_rows(size)
-        best = min(self._costs.best_rows(size), self._max_rows)
-        most = min(callers, max(1, int(best / item_rows)))
-        seconds = [0.0]
-        for items in range(1, most + 1):
-            batch_s = by_rows[min(self._max_rows, round(items * item_rows))]
-            if batch_s is None:
-                return seconds, False
-            seconds.append(batch_s * scale)
-        return seconds, True
 
     def _do_parts_pay(self, trial: "_Trial", callers: int) -> bool:
         """Is the throughput at least as high as if all callers shared one batch?"""

@@ -10,7 +10,6 @@ from headway.core.batching.filling import Filling
 from headway.core.batching.lateness import Lateness
 from headway.core.batching.planning import Limits
 from headway.core.costs import Costs
-from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.priority import FLOOR
@@ -24,8 +23,6 @@ class OrderedComposer:
         costs: Costs,
         queue: Queue,
         limits: Limits,
-        *,
-        fitting: Fitting,
         lateness: Lateness,
         filling: Filling,
     ) -> None:
@@ -35,7 +32,7 @@ class OrderedComposer:
         self._costs = costs
         self._queue = queue
         self._limits = limits
-        self._fitting = fitting
+        self._fitting = limits.fitting
         self._lateness = lateness
         self._filling = filling
 

@@ -8,8 +8,9 @@ starves, long items do not wait for short ones, and items run alone if sharing d
 
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
+from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 
 INFINITE: Final = math.inf  # a name that compiled code does not look up each time
@@ -36,12 +37,12 @@ class Limits:
         self.max_cost = max_cost  # rows × size, as run
         self.batch_sizes = batch_sizes  # the only ones the model runs at; empty: any
         self.sizes = sizes  # the only item sizes it runs at, for items up to the last; empty: any
-        self.fitting = fitting
+        self.fitting = fitting or Fitting(max_rows)
 
     @property
     def is_learned(self) -> bool:
         """Has a batch run out of memory? Then limits change."""
-        return self.fitting is not None and bool(self.fitting.limits)
+        return bool(self.fitting.limits)
 
     def padded_rows(self, rows: int) -> int:
         """The rows that the model runs for a batch of `rows` rows."""
@@ -60,7 +61,7 @@ class Limits:
         most = self.max_rows
         if size and self.max_cost < INFINITE:
             most = int(min(most, self.max_cost // size))
-        if self.fitting is not None and self.fitting.limits:
+        if self.fitting.limits:
             most = min(most, self.fitting.rows_at(size))
         if not self.batch_sizes:
             return most
@@ -76,29 +77,6 @@ class Part:
         self.low = low
         self.high = high
         self.rows = rows  # planned for one batch
-
-
-class Curves(Protocol):
-    version: int
-
-    def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None: ...
-
-
-class Guess:
-    """Costs for a model that has not been timed.
-
-    Every padded row costs its size, and every batch as much in addition as one mean row.
-    """
-
-    version = 0
-
-    def __init__(self, batch_cost: float, max_rows: int) -> None:
-        self._batch_cost = batch_cost
-        self._max_rows = max_rows
-
-    def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
-        costs = [self._batch_cost + rows * size for rows in range(self._max_rows + 1)]
-        return [0.0, *costs[1:]], list(range(self._max_rows + 1))
 
 
 def shelf_of(sizes: tuple[int, ...]) -> Callable[[int], int]:
@@ -134,7 +112,7 @@ class Planner:
     batch's worth of rows on each side, in at most `_GROUPS` groups of neighbouring sizes.
     """
 
-    def __init__(self, costs: Curves, limits: Limits) -> None:
+    def __init__(self, costs: Costs, limits: Limits) -> None:
         self._costs = costs
         self._limits = limits
         self._shapes: dict[int, Shape] = {}  # by size
@@ -178,7 +156,7 @@ class Planner:
         return shape
 
 
-def shape_at(size: int, costs: Curves, limits: Limits) -> Shape | None:
+def shape_at(size: int, costs: Costs, limits: Limits) -> Shape | None:
     """None: too little is known yet."""
     curve = costs.planning_curve(size)
     if curve is None:
@@ -188,11 +166,17 @@ def shape_at(size: int, costs: Curves, limits: Limits) -> Shape | None:
 
 
 def _guessed_shapes(sizes: list[int], rows: list[int], limits: Limits) -> list[Shape]:
+    """For a model that has not been timed: every padded row costs its size, and every batch as much
+    in addition as one mean row."""
     in_all = sum(rows)
+    most = min(limits.max_rows, in_all)
     mean = sum([size * rows[index] for index, size in enumerate(sizes)]) / in_all
-    guess = Guess(mean, min(limits.max_rows, in_all))
-    shapes = [shape_at(size, guess, limits) for size in sizes]
-    return [shape for shape in shapes if shape is not None]  # a guess knows every size
+    best_rows = list(range(most + 1))
+    shapes: list[Shape] = []
+    for size in sizes:
+        seconds = [0.0, *[mean + each * size for each in best_rows[1:]]]
+        shapes.append(Shape(max(1, min(limits.rows_at(size), most)), seconds, best_rows))
+    return shapes
 
 
 def _neighbours(

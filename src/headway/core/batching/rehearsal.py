@@ -82,6 +82,17 @@ class Rehearsal:
             del recent[:-_MOST]
         self._arrivals += len(times)
 
+    @property
+    def rate_rps(self) -> float:
+        """Arrivals per second, lately; 0: unknown."""
+        recent = self._recent
+        gaps = min(len(recent), _LEAST) - 1
+        return (
+            gaps / (recent[-1] - recent[-1 - gaps])
+            if gaps > 0 and recent[-1] > recent[-1 - gaps]
+            else 0.0
+        )
+
     def meet(self, size: int, item_rows: float) -> None:
         """Note the average size and rows of the waiting items."""
         self._met = size, item_rows
@@ -145,16 +156,13 @@ class Rehearsal:
 
     def _new_round(self) -> _Round | None:
         self._size, self._item_rows = self._met
-        by_rows, scale = self._costs.by_rows(self._size)
         # Expected batch times. Which batches are slow is chance: if slow batches were replayed, the
         # luckiest setting would win.
         most = max(1, int(self._max_rows / self._item_rows))
-        seconds = [0.0]
-        for items in range(1, most + 1):
-            batch_s = by_rows[min(self._max_rows, round(items * self._item_rows))]
-            if batch_s is None:
-                return None
-            seconds.append(batch_s * scale + _HAND_OVER_S)
+        seconds = self._costs.by_items(most, self._size, self._item_rows)
+        if len(seconds) <= most:
+            return None
+        seconds = [each + _HAND_OVER_S for each in seconds]
         recent = sorted(self._recent[-_MOST:])
         # Times count from the first arrival: if the clock has run for months, rounding errors in
         # sums of its times are as large as a fast batch's time.

@@ -19,7 +19,6 @@ from headway.core.costs.sizes import (
     Points,
     best_of,
     best_rate,
-    interpolated,
     nearest,
     planning_curve,
     segments,
@@ -94,14 +93,13 @@ class Costs:
 
     def predict(self, rows: int, size: int = 0) -> float | None:
         """Expected seconds for a batch of `rows` padded to `size`; None: unknown."""
-        if size:
-            seconds = interpolated(self._points(size), rows, extend=self._was_probed)
-        else:
-            curve = self._by_rows(0)
-            seconds = curve[rows if rows < len(curve) else -1]
-            if rows >= len(curve) and seconds is not None:
-                seconds *= rows / self._max_rows  # one request larger than any batch
-        return None if seconds is None else seconds * self._scale
+        curve = self._by_rows(size)
+        seconds = curve[rows if rows < len(curve) else -1]
+        if seconds is None:
+            return None
+        if rows >= len(curve):
+            seconds *= rows / self._max_rows  # one request larger than any batch
+        return seconds * self._scale
 
     def full_row_s(self, size: int = 0) -> float | None:
         """The least seconds that a row takes: its share of a full batch of rows of that size."""
@@ -117,6 +115,17 @@ class Costs:
     def by_rows(self, size: int = 0) -> tuple[list[float | None], float]:
         """The seconds of `predict` at 0…max_rows rows, and a factor to multiply each with."""
         return self._by_rows(size), self._scale
+
+    def by_items(self, most: int, size: int, item_rows: float) -> list[float]:
+        """The seconds of batches of 0…`most` items of `item_rows` rows each; it ends before the
+        first that is unknown."""
+        by_rows, seconds = self._by_rows(size), [0.0]
+        for items in range(1, most + 1):
+            batch_s = by_rows[min(self._max_rows, round(items * item_rows))]
+            if batch_s is None:
+                break
+            seconds.append(batch_s * self._scale)
+        return seconds
 
     def error_at(self, percent: float) -> float:
         """The relative error of predictions at that percentile; 0 while too little is known.

@@ -133,25 +133,11 @@ def _fixed_s(points: Points) -> float:
     return min(max(0.0, first_s - first_rows * row_s), first_s)
 
 
-def interpolated(points: Points, rows: int, *, extend: bool) -> float | None:
-    """The time at `rows`: on a line between two points, or that of the first point.
+def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | None]:
+    """Seconds at 0…max_rows rows, on lines between the points.
 
     Beyond the last point: in proportion to the rows if `extend`, otherwise unknown.
     """
-    if not points:
-        return None
-    r0, s0 = points[0]
-    if rows <= r0:
-        return s0
-    for r1, s1 in points:
-        if rows <= r1:
-            return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
-        r0, s0 = r1, s1
-    return s0 * rows / r0 if extend else None
-
-
-def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | None]:
-    """`interpolated` at 0…max_rows rows."""
     if not points:
         return [None] * (max_rows + 1)
     line: list[float | None] = [*line_through(points, max_rows)]
