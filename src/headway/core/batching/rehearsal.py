@@ -11,9 +11,8 @@ time.
 
 import math
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from headway.core.batching.replay import Replayed, Sharing, Traffic, replay
 from headway.core.costs import Costs
@@ -144,13 +143,9 @@ class Rehearsal:
         if before.cap_rows < caps[0]:
             before = before._replace(cap_rows=caps[0])  # the present one is too small
         yield from self._try(before, round_)
-        is_wide = self.setting is None or len(self._recent) < _MOST
-        if not is_wide:
-            windows = _around(windows, before.window_s)
-            caps = _around(caps, before.cap_rows)
         yield from self._try_windows(windows, round_)
         yield from self._try_caps(caps, round_)
-        if is_wide and round_.best().cap_rows != before.cap_rows:
+        if round_.best().cap_rows != before.cap_rows:
             yield from self._try_windows(windows, round_)
         self.setting = round_.best()
 
@@ -235,12 +230,3 @@ def _cap_sizes(max_rows: int, best: int) -> list[int]:
         sizes |= {rows, min(max_rows, rows + rows // 2)}
         rows *= 2
     return sorted(sizes)
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-def _around(values: Sequence[_Number], value: _Number) -> list[_Number]:
-    """The values next to `value`, and the one at its place."""
-    at = bisect_left(values, value)
-    return list(values[max(0, at - 1) : at + 2])

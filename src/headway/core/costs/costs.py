@@ -23,7 +23,6 @@ from headway.core.costs.sizes import (
     planning_curve,
     segments,
     size_class,
-    smoothed,
     steadied,
 )
 from headway.core.costs.table import CostTable
@@ -323,7 +322,7 @@ class Costs:
             if self._sizes is None:
                 cells = self._cells
                 samples = [cells[rows, 0].samples for rows, _ in points]
-                points = smoothed(steadied(points, samples, self.spread), samples)
+                points = steadied(points, samples, self.spread)
             self._points_by_size[size] = points
         return points
 
@@ -342,9 +341,6 @@ class Costs:
             return high if low is None else low
         return low + (high - low) * (size - sizes[j - 1]) / (sizes[j] - sizes[j - 1])
 
-    def _largest_known(self) -> int:
-        return max([rows for (rows, _), cell in self._cells.items() if cell.is_trusted], default=0)
-
     def _trusted(self, rows: int, j: int) -> float | None:
         cell = self._cells.get((rows, j))
         return cell.seconds if cell and cell.is_trusted else None
@@ -361,7 +357,7 @@ class Costs:
         if not points:
             return self._max_rows
         last, last_s = points[-1]
-        if last / last_s >= best_rate(points) and self._largest_known() < self._max_rows:
+        if last / last_s >= best_rate(points) and last < self._max_rows:
             return self._max_rows  # the largest known size is the best: a larger one may be better
         best_rows = best_of(points)
         self._best_but_trial[size] = best_rows

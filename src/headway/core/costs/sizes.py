@@ -31,27 +31,6 @@ def best_of(points: Points) -> int:
     return max([rows for rows, seconds in points if rows / seconds >= enough])
 
 
-def smoothed(points: Points, weights: Sequence[float]) -> Points:
-    """The nearest curve that never falls: more rows do not take less time.
-
-    If a point is below the one before, both become their weighted mean, so that one noisy size does
-    not look better than it is.
-    """
-    blocks: list[list[float]] = []  # seconds, weight, how many points
-    for (_, seconds), weight in zip(points, weights, strict=True):
-        blocks.append([seconds, weight, 1])
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            last = blocks.pop()
-            into = blocks[-1]
-            into[0] = (into[0] * into[1] + last[0] * last[1]) / (into[1] + last[1])
-            into[1] += last[1]
-            into[2] += last[2]
-    if len(blocks) == len(points):
-        return points
-    levels = (seconds for seconds, _, count in blocks for _ in range(int(count)))
-    return [(rows, seconds) for (rows, _), seconds in zip(points, levels, strict=True)]
-
-
 def steadied(points: Points, weights: Sequence[float], spread: float) -> Points:
     """Points moved towards the line through all of them, if they have too few observations.
 
