@@ -104,8 +104,8 @@ class Line:
         for shelf in self.by_size:
             if shelf.slots[0] < first:
                 first, flow = shelf.slots[0], shelf.owners[0]
-        if not flow.has_gaps:
-            return flow.first()
+        if not flow.has_gaps and flow.first is not None:
+            return flow.first
         found = self.first()
         assert found is not None, "the line is empty"
         return found[1]

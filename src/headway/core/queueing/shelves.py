@@ -18,71 +18,81 @@ SLACK: Final = 64  # slots and items of left callers that are kept before cleani
 class Flow:
     """One tenant's items on one shelf, oldest first; some may have left.
 
-    A list with its start, because most flows have few items, and a deque reserves room for 64.
+    The first has a place of its own: with many tenants, most flows are of one item.
     """
 
-    __slots__ = ("_items", "_start", "gone", "has_gaps", "spent", "tenant", "unused")
+    __slots__ = ("_rest", "_start", "first", "gone", "has_gaps", "spent", "tenant", "unused")
 
     def __init__(self, tenant: TenantAccount) -> None:
         self.tenant = tenant
-        self._items: list[Item] = []
-        self._start = 0  # the index of the first
+        self.first: Item | None = None
+        self._rest: list[Item] | None = None  # the items after it, …
+        self._start = 0  # … from this index on
         self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots used up by an item that ran out of turn
         self.has_gaps = False  # a slot may have no item, or an item no slot
 
+    def __len__(self) -> int:
+        """How many items there are, with those that have left."""
+        if self.first is None:
+            return 0
+        return 1 if self._rest is None else 1 + len(self._rest) - self._start
+
     @property
     def is_over(self) -> bool:
         """No item waits, and no slot is left."""
-        return len(self._items) - self._start == self.gone and not self.unused and not self.spent
+        return len(self) == self.gone and not self.unused and not self.spent
 
     def append(self, item: Item) -> None:
-        self._items.append(item)
-
-    def first(self) -> Item:
-        return self._items[self._start]
+        if self.first is None:
+            self.first = item
+        elif self._rest is None:
+            self._rest = [item]
+        else:
+            self._rest.append(item)
 
     def pop(self) -> Item:
         """Remove and return the first item."""
-        items, start = self._items, self._start
-        item = items[start]
-        start += 1
-        if start == len(items):
-            items.clear()
-            start = 0
-        elif start > SLACK and 2 * start > len(items):
-            del items[:start]
-            start = 0
-        self._start = start
+        item, rest = self.first, self._rest
+        assert item is not None, "the flow is empty"
+        if rest is None:
+            self.first = None
+            return item
+        self.first = rest[self._start]
+        self._start += 1
+        if self._start == len(rest):
+            self._rest, self._start = None, 0
+        elif self._start > SLACK and 2 * self._start > len(rest):
+            del rest[: self._start]
+            self._start = 0
         return item
 
     def oldest(self, live: dict[int, Item]) -> Item | None:
         """The first waiting item; items before it that have left are cleared."""
-        while self._start < len(self._items):
-            item = self.first()
-            if key_of(item) in live:
-                return item
+        while (first := self.first) is not None and key_of(first) not in live:
             self.pop()
             self.gone -= 1
-        return None
+        return first
 
     def newest(self, live: dict[int, Item]) -> Item | None:
         """The last waiting item; items after it that have left are cleared."""
-        items = self._items
-        while len(items) > self._start:
-            if key_of(items[-1]) in live:
-                return items[-1]
-            items.pop()
+        while self._rest is not None:
+            if key_of(self._rest[-1]) in live:
+                return self._rest[-1]
+            self._rest.pop()
             self.gone -= 1
-        return None
+            if len(self._rest) == self._start:
+                self._rest, self._start = None, 0
+        return self.oldest(live)
 
     def clean(self, live: dict[int, Item]) -> None:
         """Forget the items that have left, if they are many."""
-        if self.gone > (len(self._items) - self._start) // 2 + SLACK:
-            waiting = self._items[self._start :]
-            self._items = [each for each in waiting if key_of(each) in live]
-            self._start = self.gone = 0
+        if self.gone > len(self) // 2 + SLACK:
+            for item in [self.pop() for _ in range(len(self))]:
+                if key_of(item) in live:
+                    self.append(item)
+            self.gone = 0
 
 
 # A slot: key, id of the item that took it, tag, charged rows. Slots are ordered by key, then by
