@@ -51,7 +51,7 @@ def test_all_are_away_at_first() -> None:
 def test_where_callers_think_long_a_wait_brings_next_to_nothing() -> None:
     seconds = line(0.005, 0.00005, 48)
     found = starts(exponential(0.010, 48, 1.0), 48, seconds, 48)
-    assert best_of(found).rate_rps <= 1.02 * found[0].rate_rps
+    assert best_of(found, 48).rate_rps <= 1.02 * found[0].rate_rps
 
 
 def test_callers_that_all_think_alike_are_in_step() -> None:
@@ -64,7 +64,7 @@ def test_callers_in_step_are_best_served_in_two_parts() -> None:
     """One is served while the other thinks: 24 callers, 6 ms, and 5 + 0.05 b for a batch."""
     away = seen([[0.006] * 24] * 8, thinking=24, until=1.0)
     seconds = line(0.005, 0.00005, 24)
-    parts = best_of([each for each in starts(away, 24, seconds, 24) if each.items <= 12])
+    parts = best_of([each for each in starts(away, 24, seconds, 24) if each.items <= 12], 24)
     assert parts.items == pytest.approx(12, abs=0.5)
     assert parts.rate_rps == pytest.approx(12 / 0.0058, rel=0.02)
     assert together(away, 24, seconds, 24).rate_rps == pytest.approx(24 / 0.0122, rel=0.01)
@@ -74,4 +74,4 @@ def test_callers_that_do_not_think_at_all_are_all_waited_for() -> None:
     away = seen([[0.0] * 8] * 4, thinking=8, until=0.0)
     seconds = line(0.005, 0.00005, 8)
     assert away.at(0.0) == 0.0
-    assert best_of(starts(away, 8, seconds, 8)).items == 8
+    assert best_of(starts(away, 8, seconds, 8), 8).items == 8

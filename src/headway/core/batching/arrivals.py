@@ -13,7 +13,7 @@ from headway.core.queueing.running import Running
 _WINDOW = 16  # batches over which the most items at once are remembered
 _NEARLY = 0.5  # nearly all of n callers are here if at most this factor × √n are missing
 _CLOSED = 0.7  # a closed loop: in this share of the rounds, nearly all callers were here
-_SURER = 0.5  # rounds without all callers that the share starts with, if no caller was ever missing
+_SURER = 0.4  # rounds without all callers that the share starts with, if no caller was ever missing
 _RATE = 0.05  # the weight of the newest round in that share
 _MOST_NOTED = 32  # noted arrivals after which they are learned from
 

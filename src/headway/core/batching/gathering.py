@@ -65,13 +65,13 @@ class Gathering:
             return None
         found = starts(away, callers, seconds, most)
         if self._running.workers > 1 or callers > most or not away.is_in_step(seconds[1]):
-            best = best_of(found)
+            best = best_of(found, callers)
             return best if best.rate_rps > GAIN * found[0].rate_rps else found[0]
         all_ = together(away, callers, seconds, most)
         parts = [each for each in found if 2.0 * each.items <= most]
         if most < wanted or not parts or self._arrivals.batches < self._rest_until:
             return all_
-        best = best_of(parts)
+        best = best_of(parts, callers)
         if best.rate_rps <= EQUAL * all_.rate_rps:
             return all_
         batches, at, answered = _now(self._arrivals)

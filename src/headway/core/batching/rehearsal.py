@@ -85,12 +85,8 @@ class Rehearsal:
     def rate_rps(self) -> float:
         """Arrivals per second, lately; 0: unknown."""
         recent = self._recent
-        gaps = min(len(recent), _LEAST) - 1
-        return (
-            gaps / (recent[-1] - recent[-1 - gaps])
-            if gaps > 0 and recent[-1] > recent[-1 - gaps]
-            else 0.0
-        )
+        span_s = recent[-1] - recent[0] if recent else 0.0
+        return (len(recent) - 1) / span_s if span_s > 0.0 else 0.0
 
     def meet(self, size: int, item_rows: float) -> None:
         """Note the average size and rows of the waiting items."""

@@ -22,6 +22,7 @@ _IN_STEP = 0.25  # callers are in step if most return within this part of a batc
 _HALF = 0.5  # if less than half a caller is away, none is
 GAIN = 1.05  # callers are kept waiting only for at least this factor in answers per second
 EQUAL = 1.01  # rates within this factor of each other count as equal
+ALL_HERE = 1.03  # by this factor the rate may be lower if no caller is left behind
 
 
 class Start(NamedTuple):
@@ -125,12 +126,15 @@ def together(away: Away, callers: int, seconds: Sequence[float], most: int) -> S
     return Start(float(all_), True, all_ / (seconds[all_] + _all_back_s(away, callers)))
 
 
-def best_of(found: Sequence[Start]) -> Start:
+def best_of(found: Sequence[Start], callers: int) -> Start:
     """The largest start whose rate is as good as the best.
 
-    The largest, because a caller that is left behind waits for two batches.
+    The largest, because a caller that is left behind waits for two batches: for the tail it is
+    worth a little more if nobody is.
     """
-    best_rps = max([each.rate_rps for each in found])
+    best_rps, largest = max([each.rate_rps for each in found]), max(found)
+    if largest.items > callers - _HALF and largest.rate_rps * ALL_HERE >= best_rps:
+        return largest
     return max([each for each in found if each.rate_rps * EQUAL >= best_rps])
 
 
