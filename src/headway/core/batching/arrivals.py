@@ -14,7 +14,7 @@ _WINDOW = 16  # batches over which the most items at once are remembered
 _NEARLY = 0.5  # nearly all of n callers are here if at most this factor × √n are missing
 _CLOSED = 0.7  # a closed loop: in this share of the rounds, nearly all callers were here
 _SURER = 0.4  # rounds without all callers that the share starts with, if no caller was ever missing
-_RATE = 0.05  # the weight of the newest round in that share
+_RATE = 0.05  # the weight of the newest value in the moving averages
 _MOST_NOTED = 32  # noted arrivals after which they are learned from
 
 
@@ -49,6 +49,9 @@ class Arrivals:
         # Arrivals are noted one by one, and learned from together, when a result is needed.
         self._noted: list[float] = []  # their times
         self._noted_here = 0  # the most items here when one of them arrived
+        self._elapsed_s = 0.0  # seconds between two completions (moving average)
+        self._came = 0.0  # arrivals between two completions (moving average)
+        self._arrivals_before = 0  # arrivals until the last completion
         self._arrivals = 0  # arrivals in all
 
     def arrived(self, now: float, here: int) -> None:
@@ -93,6 +96,11 @@ class Arrivals:
         self.batches += 1
         if self._most_in_round and self.batches % self._running.workers == 0:
             self._end_round()
+        if since > -math.inf and now > since:
+            rate = max(_RATE, 1.0 / self.batches)  # at first, the mean of all
+            self._elapsed_s += (now - since - self._elapsed_s) * rate
+            self._came += (self._arrivals - self._arrivals_before - self._came) * rate
+        self._arrivals_before = self._arrivals
         if self.batches % (_WINDOW * self._running.workers) == 0:
             # A caller that left is forgotten after two windows.
             self._most_in_two_windows, self._most_in_window = self._most_in_window, 0
@@ -130,3 +138,8 @@ class Arrivals:
         """The number of callers of a closed loop: the most items here at once lately."""
         self.learn_arrivals()
         return max(self._most_in_two_windows, self.served_in_parts)
+
+    @property
+    def rate_rps(self) -> float:
+        """Arrivals per second, lately; 0: unknown."""
+        return self._came / self._elapsed_s if self._elapsed_s else 0.0

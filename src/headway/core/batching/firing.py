@@ -204,7 +204,7 @@ class AutoRule:
         size = lane.mean_size
         best = self._costs.best_rows(size)
         best_s, power = self._costs.predict(best, size), self._pool.faster_power()
-        if best_s is None or self.rehearsal.rate_rps * best_s > KEEPS_UP * power * best:
+        if best_s is None or self.arrivals.rate_rps * best_s > KEEPS_UP * power * best:
             return -math.inf
         rows = max(1, min(self.rows_now(lane), lane.rows, self._fitting.rows_at(size)))
         batch_s = self._costs.predict(rows, size) or 0.0

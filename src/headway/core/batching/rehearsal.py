@@ -81,13 +81,6 @@ class Rehearsal:
             del recent[:-_MOST]
         self._arrivals += len(times)
 
-    @property
-    def rate_rps(self) -> float:
-        """Arrivals per second, lately; 0: unknown."""
-        recent = self._recent
-        span_s = recent[-1] - recent[0] if recent else 0.0
-        return (len(recent) - 1) / span_s if span_s > 0.0 else 0.0
-
     def meet(self, size: int, item_rows: float) -> None:
         """Note the average size and rows of the waiting items."""
         self._met = size, item_rows
