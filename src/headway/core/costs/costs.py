@@ -23,7 +23,6 @@ from headway.core.costs.sizes import (
     planning_curve,
     segments,
     size_class,
-    steadied,
 )
 from headway.core.costs.table import CostTable
 
@@ -319,10 +318,6 @@ class Costs:
                 for rows in self._rows
                 if (seconds := self._at_size(rows, size)) is not None
             ]
-            if self._sizes is None:
-                cells = self._cells
-                samples = [cells[rows, 0].samples for rows, _ in points]
-                points = steadied(points, samples, self.spread)
             self._points_by_size[size] = points
         return points
 
@@ -359,7 +354,7 @@ class Costs:
         last, last_s = points[-1]
         if last / last_s >= best_rate(points) and last < self._max_rows:
             return self._max_rows  # the largest known size is the best: a larger one may be better
-        best_rows = best_of(points)
+        best_rows = best_of(points, self.spread)
         self._best_but_trial[size] = best_rows
         return self._to_try_again(points, best_rows, size) or best_rows
 

@@ -12,7 +12,6 @@ class Errors:
     def __init__(self, errors: Iterable[float] = ()) -> None:
         self._errors: deque[float] = deque(errors, maxlen=_KEPT)
         self._ordered: list[float] = []
-        self._at: dict[float, float] = {}  # by percentile
 
     def add(self, error: float) -> None:
         """Add an error. It counts after the next `forget_derived`."""
@@ -20,17 +19,12 @@ class Errors:
 
     def forget_derived(self) -> None:
         self._ordered = []
-        self._at.clear()
 
     def at(self, percent: float) -> float:
         """The error at that percentile; 0 while too little is known."""
-        error = self._at.get(percent)
-        if error is None:
-            ordered = self._ordered
-            if not ordered:
-                ordered = self._ordered = sorted(self._errors)
-            if len(ordered) < 2:
-                return 0.0
-            error = ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
-            self._at[percent] = error
-        return error
+        ordered = self._ordered
+        if not ordered:
+            ordered = self._ordered = sorted(self._errors)
+        if len(ordered) < 2:
+            return 0.0
+        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

@@ -22,43 +22,14 @@ def best_rate(points: Points) -> float:
     return best
 
 
-def best_of(points: Points) -> int:
+def best_of(points: Points, spread: float = 0.0) -> int:
     """The rows with the best rate; of nearly equal rates, the largest rows.
 
-    A difference that probes cannot measure must not make batches smaller.
+    A difference that probes cannot measure must not make batches smaller. Where the times of equal
+    batches vary by `spread`, the best of many sizes would be the luckiest.
     """
-    enough = best_rate(points) * (1 - WORTH_IT)
+    enough = best_rate(points) * (1 - max(WORTH_IT, spread / 2))
     return max([rows for rows, seconds in points if rows / seconds >= enough])
-
-
-def steadied(points: Points, weights: Sequence[float], spread: float) -> Points:
-    """Points moved towards the line through all of them, if they have too few observations.
-
-    Otherwise the best of many noisy sizes would be the luckiest. Each point has the weight of its
-    observations. The line has the weight of as many as a mean with that spread needs to be exact to
-    `WORTH_IT`.
-    """
-    enough = (spread / WORTH_IT) ** 2
-    if enough < 1.0 or len(points) <= 2:  # through two, a line says nothing new
-        return points
-    # Least squares of relative errors: a batch that takes twice as long varies twice as much.
-    w = [weight / seconds**2 for (_, seconds), weight in zip(points, weights, strict=True)]
-    total = sum(w)
-    mean_rows = sum(wi * rows for wi, (rows, _) in zip(w, points, strict=True)) / total
-    mean_s = sum(wi * seconds for wi, (_, seconds) in zip(w, points, strict=True)) / total
-    across = sum(wi * (rows - mean_rows) ** 2 for wi, (rows, _) in zip(w, points, strict=True))
-    along = sum(
-        wi * (rows - mean_rows) * (seconds - mean_s)
-        for wi, (rows, seconds) in zip(w, points, strict=True)
-    )
-    row_s = max(0.0, along / across) if across else 0.0
-    first_s = mean_s - row_s * mean_rows
-    if first_s < 0.0:
-        row_s, first_s = mean_s / mean_rows, 0.0
-    return [
-        (rows, (weight * seconds + enough * (first_s + row_s * rows)) / (weight + enough))
-        for (rows, seconds), weight in zip(points, weights, strict=True)
-    ]
 
 
 def line_through(points: Points, max_rows: int) -> list[float]:
