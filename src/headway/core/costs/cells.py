@@ -7,13 +7,12 @@ _REFINE_RATE = 0.01  # the least weight of the newest observation in its cell
 class Cell:
     """Batches of one size."""
 
-    __slots__ = ("last_s", "samples", "seconds", "seen_at")
+    __slots__ = ("samples", "seconds", "seen_at")
 
     def __init__(self, seconds: float, samples: int, seen_at: int) -> None:
         self.seconds = seconds
         self.samples = samples
         self.seen_at = seen_at  # as a number of observed batches
-        self.last_s = 0.0  # the time of the last batch; 0: none was observed
 
     def refine(self, seconds: float) -> None:
         self.samples += 1

@@ -8,7 +8,6 @@ rows that is served gets a cell of its own, so steps between the probed sizes ar
 
 import bisect
 import itertools
-from collections import deque
 from collections.abc import Sequence
 
 from headway.core.costs.cells import TRUSTED_SAMPLES, Cell
@@ -33,7 +32,8 @@ _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup, …
 _REDRAW_EVERY = 256  # … and of the curves for planning, of which there are many
 # The sizes of the table if nothing was probed but items differ in size.
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))
-_MOST_CELLS = 256  # row counts with a cell of their own; also the number of kept variations
+_MOST_CELLS = 256  # row counts with a cell of their own
+_USUAL = 85.0  # slower batches than this percentile are stragglers
 _TRIAL_SHARE = 0.005  # the largest share of the running time that trials may waste
 
 
@@ -56,8 +56,6 @@ class Costs:
         self._was_probed = False
         self._cells: dict[tuple[int, int], Cell] = {}  # by rows, and by index into sizes
         self._errors = Errors()
-        # Relative differences between successive times of one cell.
-        self._strays: deque[float] = deque(maxlen=_MOST_CELLS)
         self._observed = 0
         self.version = 0  # grows whenever the curves derived from the cells are discarded
         self._scale = 1.0  # the factor between present times and the cells, for all sizes
@@ -132,16 +130,13 @@ class Costs:
         """
         return self._errors.at(percent)
 
-    @property
-    def spread(self) -> float:
-        """How much the times of equal batches vary, without stragglers: 0.1 is 10 %."""
-        strays = sorted(self._strays)
-        return strays[len(strays) // 2] if strays else 0.0
+    def spread(self, percent: float) -> float:
+        """How much longer than usual a batch takes at that percentile: 0.1 is 10 %."""
+        return max(0.0, self.error_at(percent) - self.error_at(50.0))
 
     def margin_s(self, rows: int, size: int = 0) -> float:
         """The seconds to add so that a prediction holds at the configured percentile."""
-        spread = self.error_at(self._percentile) - self.error_at(50.0)
-        return max(0.0, spread) * (self.predict(rows, size) or 0.0)
+        return self.spread(self._percentile) * (self.predict(rows, size) or 0.0)
 
     def best_rows(self, size: int = 0) -> int:
         """The batch size with the most rows per second; larger ones do not pay.
@@ -254,9 +249,6 @@ class Costs:
             if predicted is not None and at == rows:  # between two known cells
                 known, samples = predicted / self._scale, TRUSTED_SAMPLES
             cell = self._cells[at, j] = Cell(known, samples, 0)
-        if cell.last_s:
-            self._strays.append(abs(at_cell / cell.last_s - 1.0))
-        cell.last_s = at_cell
         cell.refine(at_cell)
         cell.seen_at = self._observed
 
@@ -354,7 +346,7 @@ class Costs:
         last, last_s = points[-1]
         if last / last_s >= best_rate(points) and last < self._max_rows:
             return self._max_rows  # the largest known size is the best: a larger one may be better
-        best_rows = best_of(points, self.spread)
+        best_rows = best_of(points, self.spread(_USUAL))
         self._best_but_trial[size] = best_rows
         return self._to_try_again(points, best_rows, size) or best_rows
 
