@@ -28,6 +28,7 @@ class PlannedComposer:
         filling: Filling,
     ) -> None:
         self._max_rows = policy.max_batch_size
+        self._costs = costs
         self._sorts = policy.compose is Compose.SORT
         self._queue = queue
         self._limits = limits
@@ -121,11 +122,14 @@ class PlannedComposer:
         whole: list[Shelf] = []
         part: Shelf | None = None  # the last shelf, of which only some items are taken
         rows, is_single = made.rows, line.rows == line.items
+        by_rows, scale = self._costs.by_rows(made.size)
         for shelf in reversed(line.by_size):
             if shelf.size > made.size:
                 continue
             if rows >= most:
                 break
+            if self._row_s_here(by_rows, rows) * scale > self._row_s_alone(shelf):
+                continue
             if shelf.rows > most - rows:
                 part = shelf
                 break
@@ -137,6 +141,16 @@ class PlannedComposer:
         if part is not None:
             taken = self._queue.take(line, most - rows, [part])
             made.add(taken, line.priority, len(taken) if is_single else None)
+
+    def _row_s_here(self, by_rows: list[float | None], rows: int) -> float:
+        """The seconds that one more row adds to a batch of `rows`; infinite: unknown."""
+        before, after = by_rows[rows], by_rows[min(rows + 1, self._max_rows)]
+        return math.inf if before is None or after is None else after - before
+
+    def _row_s_alone(self, shelf: Shelf) -> float:
+        """The seconds for each row of the shelf in a batch of its own."""
+        rows = max(1, min(shelf.rows, self._limits.rows_at(shelf.size)))
+        return (self._costs.predict(rows, shelf.size) or 0.0) / rows
 
     def _why_no_more(self, made: Composition) -> FireReason:
         if made.rows >= self._max_rows:
