@@ -8,10 +8,10 @@ rows that is served gets a cell of its own, so steps between the probed sizes ar
 
 import bisect
 import itertools
+from collections import deque
 from collections.abc import Sequence
 
 from headway.core.costs.cells import TRUSTED_SAMPLES, Cell
-from headway.core.costs.errors import Errors
 from headway.core.costs.probing import probe_rows
 from headway.core.costs.sizes import (
     WORTH_IT,
@@ -32,7 +32,7 @@ _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup, …
 _REDRAW_EVERY = 256  # … and of the curves for planning, of which there are many
 # The sizes of the table if nothing was probed but items differ in size.
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))
-_MOST_CELLS = 256  # row counts with a cell of their own
+_MOST_CELLS = 256  # row counts with a cell of their own; also the number of kept errors
 _USUAL = 85.0  # slower batches than this percentile are stragglers
 _TRIAL_SHARE = 0.005  # the largest share of the running time that trials may waste
 
@@ -55,7 +55,9 @@ class Costs:
         self._sizes: tuple[int, ...] | None = None
         self._was_probed = False
         self._cells: dict[tuple[int, int], Cell] = {}  # by rows, and by index into sizes
-        self._errors = Errors()
+        # Relative errors of recent predictions; in order, once they are asked for.
+        self._errors: deque[float] = deque(maxlen=_MOST_CELLS)
+        self._ordered: list[float] = []
         self._observed = 0
         self.version = 0  # grows whenever the curves derived from the cells are discarded
         self._scale = 1.0  # the factor between present times and the cells, for all sizes
@@ -77,7 +79,7 @@ class Costs:
         beyond = (rows for rows in probe_rows(self._max_rows, coarse=True) if rows > table.rows[-1])
         self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
-        self._errors = Errors(table.errors)
+        self._errors = deque(table.errors, maxlen=_MOST_CELLS)
         self._cells = {
             (table.rows[i], j): Cell(seconds, _PROBED_SAMPLES, self._observed)
             for i, row in enumerate(table.seconds)
@@ -128,7 +130,12 @@ class Costs:
 
         It is 0.1 if a batch took 10 % longer than predicted.
         """
-        return self._errors.at(percent)
+        ordered = self._ordered
+        if not ordered:
+            ordered = self._ordered = sorted(self._errors)
+        if len(ordered) < 2:
+            return 0.0
+        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
     def spread(self, percent: float) -> float:
         """How much longer than usual a batch takes at that percentile: 0.1 is 10 %."""
@@ -217,7 +224,7 @@ class Costs:
         is_trial = (at, j) == self._trial
         if predicted is not None:
             ratio = seconds / predicted
-            self._errors.add(ratio - 1.0)
+            self._errors.append(ratio - 1.0)
             ratio = min(ratio if is_trial else max(ratio, 1 / _OUTLIER), _OUTLIER)
             seconds = ratio * predicted
         if is_trial:
@@ -266,7 +273,7 @@ class Costs:
         self._best.clear()
         self._peaks.clear()
         self._full_rows.clear()
-        self._errors.forget_derived()
+        self._ordered = []
 
     # ---- reading the grid
 
