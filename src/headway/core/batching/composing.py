@@ -22,8 +22,6 @@ from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
 from headway.core.queueing.priority import FLOOR
 from headway.core.queueing.queue import FairLane, Line, Queue
 
-__all__ = ["Composer", "Composition", "may_plan", "needs_shelves", "queue_for"]
-
 
 class Composer:
     def __init__(self, policy: Policy, costs: Costs, queue: Queue, fitting: Fitting) -> None:
@@ -241,12 +239,8 @@ def may_plan(policy: Policy) -> bool:
     return policy.firing is Firing.AUTO and policy.compose in (Compose.DP, Compose.SORT)
 
 
-def needs_shelves(policy: Policy) -> bool:
-    """Must the queue keep items by size?"""
-    return may_plan(policy) or policy.order is Order.SHORTEST
-
-
 def queue_for(policy: Policy) -> Queue:
+    has_shelves = may_plan(policy) or policy.order is Order.SHORTEST  # items are kept by size
     return Queue(
         order=policy.order,
         weights=policy.tenant_weights,
@@ -254,7 +248,7 @@ def queue_for(policy: Policy) -> Queue:
         ageing_s=policy.ageing_s,
         # An SLO checks every item for lateness, and fixed batch sizes limit how many leave.
         may_be_plain=policy.slo_s is None and not policy.batch_sizes,
-        shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
+        shelf_of=shelf_of(policy.pad_sizes) if has_shelves else None,
     )
 
 

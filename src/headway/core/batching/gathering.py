@@ -74,8 +74,13 @@ class Gathering:
         best = best_of(parts, callers)
         if best.rate_rps <= EQUAL * all_.rate_rps:
             return all_
-        batches, at, answered = _now(self._arrivals)
-        self._trial = _Trial(best, all_.rate_rps, batches + 2, at, answered)
+        self._trial = _Trial(
+            best,
+            all_.rate_rps,
+            self._arrivals.batches + 2,
+            self._arrivals.last_completion,
+            self._arrivals.answered,
+        )
         self._arrivals.served_in_parts = callers
         return best
 
@@ -84,7 +89,7 @@ class Gathering:
         arrivals = self._arrivals
         if callers != arrivals.served_in_parts:
             return False
-        batches, at, answered = _now(arrivals)
+        batches, at, answered = arrivals.batches, arrivals.last_completion, arrivals.answered
         if batches <= trial.batches:  # the first of them are still on their way
             self._trial = trial._replace(at=at, answered=answered)
         if batches < trial.batches + _TRIAL:
@@ -105,7 +110,3 @@ class _Trial(NamedTuple):
     batches: int  # measured from here: soon after the trial began, or when it last paid
     at: float
     answered: int  # items answered until `at`
-
-
-def _now(arrivals: Arrivals) -> tuple[int, float, int]:
-    return arrivals.batches, arrivals.last_completion, arrivals.answered

@@ -39,11 +39,6 @@ class Limits:
         self.sizes = sizes  # the only item sizes it runs at, for items up to the last; empty: any
         self.fitting = fitting or Fitting(max_rows)
 
-    @property
-    def is_learned(self) -> bool:
-        """Has a batch run out of memory? Then limits change."""
-        return bool(self.fitting.limits)
-
     def padded_rows(self, rows: int) -> int:
         """The rows that the model runs for a batch of `rows` rows."""
         if not self.batch_sizes:
@@ -123,7 +118,7 @@ class Planner:
 
         None: mixing sizes may pay.
         """
-        if self._version != self._costs.version or self._limits.is_learned:
+        if self._version != self._costs.version or self._limits.fitting.limits:
             self._version = self._costs.version
             self._shapes.clear()
         shape = self._shape_of(size)
@@ -134,7 +129,7 @@ class Planner:
 
     def part_of(self, size: int, sizes: list[int], rows: list[int]) -> Part:
         """The part for `size`. `sizes`: of all waiting items, ascending; `rows`: of each size."""
-        if self._limits.is_learned:
+        if self._limits.fitting.limits:
             self._shapes.clear()
         sizes, rows = _neighbours(size, sizes, rows, self._limits.max_rows)
         shapes: list[Shape] = []

@@ -245,11 +245,11 @@ class Costs:
     def _refine(
         self, at: int, j: int, rows: int, size: int, seconds: float, predicted: float | None
     ) -> None:
-        at_cell = None
+        at_cell = seconds / self._scale
         if predicted is not None and (size or rows != at):
-            at_cell = self._moved_to_cell(at, j, seconds / predicted)
-        if at_cell is None:
-            at_cell = seconds / self._scale
+            there_s = self.predict(min(at, self._max_rows), self._sizes[j] if self._sizes else 0)
+            if there_s is not None:
+                at_cell *= there_s / predicted
         cell = self._cells.get((at, j))
         if cell is None:
             known, samples = at_cell, 0
@@ -288,12 +288,6 @@ class Costs:
         at = bisect.bisect_left(axis, rows)
         self._rows = (*axis[:at], rows, *axis[at:])
         return rows
-
-    def _moved_to_cell(self, at: int, j: int, ratio: float) -> float | None:
-        """The time to enter into the cell, for an observation `ratio` times the prediction."""
-        size = self._sizes[j] if self._sizes else 0
-        at_cell = self.predict(min(at, self._max_rows), size)
-        return None if at_cell is None else ratio * at_cell / self._scale
 
     def _size_index(self, size: int) -> int:
         return nearest(self._sizes, size) if self._sizes else 0
