@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headway.core.costs.sizes import WORTH_IT
+
 _BATCHES = 32  # the last batches after which returns are remembered
 _ENOUGH = 256  # returns: older batches are left out once there are this many
 _ROUNDS = 8  # starts a caller may miss that are counted one by one; later ones form a geometric sum
@@ -22,7 +24,6 @@ _IN_STEP = 0.25  # callers are in step if most return within this part of a batc
 _HALF = 0.5  # if less than half a caller is away, none is
 GAIN = 1.05  # callers are kept waiting only for at least this factor in answers per second
 EQUAL = 1.01  # rates within this factor of each other count as equal
-ALL_HERE = 1.03  # by this factor the rate may be lower if no caller is left behind
 
 
 class Start(NamedTuple):
@@ -133,7 +134,7 @@ def best_of(found: Sequence[Start], callers: int) -> Start:
     worth a little more if nobody is.
     """
     best_rps, largest = max([each.rate_rps for each in found]), max(found)
-    if largest.items > callers - _HALF and largest.rate_rps * ALL_HERE >= best_rps:
+    if largest.items > callers - _HALF and largest.rate_rps >= best_rps * (1.0 - WORTH_IT):
         return largest
     return max([each for each in found if each.rate_rps * EQUAL >= best_rps])
 
