@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.explain_trace import chrome_trace
-from headway.cli.readings import columns
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
+from headway.lab.columns import aligned
 from headway.loadgen.asking import NoAnswer, RemoteServer
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _say_what_if(arguments: argparse.Namespace, server: RemoteServer) -> int:
     named = [("as it was", "measured"), ("simulated as it was", "simulated")]
     rows = [_row(*each, found) for each in (*named, (arguments.what_if, "changed"))]
     head = ("", "p50 ms", "p99 ms", "items/s", "rows/batch", "refused")
-    print("\n".join([*columns(head, rows), *found["hints"]]))
+    print("\n".join([*aligned([head, *rows]), *found["hints"]]))
     return 0
 
 

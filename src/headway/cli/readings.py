@@ -6,7 +6,7 @@ Pure: two pages of text in, figures out.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _SERIES = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
@@ -103,16 +103,3 @@ def spans_of(now: Reading, before: Reading) -> dict[str, Span]:
         name: Span(samples, earlier.get(name, {}), seconds)
         for name, samples in sorted(now.models.items())
     }
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table: the first column to the left, the others to the right."""
-    lines = [head, *rows]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if n == 0 else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, columns, read, spans_of
+from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, read, spans_of
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
+from headway.lab.columns import aligned
 from headway.loadgen.asking import NoAnswer, RemoteServer
 
 if TYPE_CHECKING:
@@ -152,11 +153,11 @@ class Watch:
         ]
         items = {name: span for name, span in spans.items() if not _is_language(span)}
         if items:
-            lines += [*columns(_HEAD, [self._row(*each) for each in items.items()]), ""]
+            lines += [*aligned([_HEAD, *(self._row(*each) for each in items.items())]), ""]
         language = {name: span for name, span in spans.items() if _is_language(span)}
         if language:
             rows = [_language_row(*each) for each in language.items()]
-            lines += [*columns(_LANGUAGE, rows), ""]
+            lines += [*aligned([_LANGUAGE, *rows]), ""]
         lines += [f"batches left: {_reasons(spans.values())}", ""]
         return [_CONTROLS.sub("?", line) for line in [*lines, *self._last()]]
 

@@ -18,6 +18,7 @@ from headway.cli.served_process import served
 from headway.core.costs import CostTable
 from headway.errors import ConfigError, HeadwayError
 from headway.lab import traces, tuning, workload
+from headway.lab.columns import aligned
 from headway.lab.profiles import Noise, TableProfile
 from headway.lab.simulate import Lengths, Scenario
 from headway.lab.tuning import Scored, Setting
@@ -317,11 +318,7 @@ def _told(arguments: argparse.Namespace, config: "ModelConfig", found: Findings)
         live = f"{found.live_p99_s(name) * 1e3:.3g}" if found.live else "–"
         cells = [f"{each.p99_s * 1e3:.3g}", f"{each.mean_s * 1e3:.3g}", f"{each.lost:.1%}", live]
         rows.append([f"{name}: {each.setting}", *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines += [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
-    lines.append("")
+    lines += [*aligned(rows), ""]
     if found.has_gain:
         lines += ["set:", *(f"  {each}" for each in found.best.setting.as_toml())]
     else:

@@ -10,6 +10,7 @@ import numpy as np
 
 from headway.core.costs import CostTable
 from headway.errors import ConfigError
+from headway.lab.columns import aligned
 from headway.lab.report import new_figure
 
 _PAYS = 1.05  # times the rows a second that a larger batch must give
@@ -90,11 +91,7 @@ def to_table(table: CostTable) -> str:
                 memory + mark,
             ]
         )
-    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in lines), strict=True)]
-    return "\n".join(
-        "  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
-        for row in lines
-    )
+    return "\n".join(aligned(lines, (-1,)))
 
 
 def told(table: CostTable) -> str:

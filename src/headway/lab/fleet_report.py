@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headway.lab.columns import aligned
 from headway.lab.fleet import FleetOutcome
 from headway.lab.report import new_figure, save, short
 
@@ -59,16 +60,10 @@ def to_table(results: Sequence[FleetResult]) -> str:
     header = ["load", "policy, route", "mean ms", "p50", "p95", "p99", "longest", "batch"]
     header += ["least share", "replicas", "dropped", "sent again"]
     rows = [header, *(_row(each) for each in results)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(header))]
-    lines = []
-    for number, row in enumerate(rows):
-        if number > 1 and row[0] != rows[number - 1][0]:
-            lines.append("")
-        cells = (
-            cell.ljust(width) if at == 1 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(cells))
+    lines = aligned(rows, (1,))
+    for at in range(len(rows) - 1, 1, -1):
+        if rows[at][0] != rows[at - 1][0]:
+            lines.insert(at, "")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headway.core.items import FireReason
 from headway.errors import ConfigError
+from headway.lab.columns import aligned
 from headway.lab.simulate import Outcome, percentile_s
 
 if TYPE_CHECKING:  # plotting is an extra
@@ -151,8 +152,7 @@ def to_tenants_table(results: Sequence[Result]) -> str:
         for name, each in result.tenants.items():
             times = [short(each.mean_s * 1e3), short(each.p99_s * 1e3)]
             rows.append([load, result.policy, name, *times, str(each.offered), str(each.answered)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_aligned(row, widths) for row in rows) if len(rows) > 1 else ""
+    return "\n".join(aligned(rows, (1, 2))) if len(rows) > 1 else ""
 
 
 def to_table(results: Sequence[Result]) -> str:
@@ -166,12 +166,10 @@ def to_table(results: Sequence[Result]) -> str:
     header += ["in SLO/s"] if has_slo else []
     header += ["dropped", "batches left because"]
     rows = [_row(result, has_slo=has_slo, has_lengths=has_lengths) for result in results]
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = [_aligned(header, widths)]
-    for i, row in enumerate(rows):
-        if i and results[i].load != results[i - 1].load:
-            lines.append("")
-        lines.append(_aligned(row, widths))
+    lines = aligned([header, *rows], (1, -1))
+    for at in range(len(results) - 1, 0, -1):
+        if results[at].load != results[at - 1].load:
+            lines.insert(at + 1, "")
     return "\n".join(lines)
 
 
@@ -213,15 +211,6 @@ def _shares(reasons: dict[FireReason, int]) -> str:
     total = sum(reasons.values())
     shares = [(reason.value, 100 * count / total) for reason, count in reasons.items()]
     return ", ".join(f"{name} {share:.0f}%" for name, share in shares if share >= 0.5)
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Names to the left, numbers to the right."""
-    last = len(cells) - 1
-    return "  ".join(
-        cell.ljust(width) if i in (1, last) else cell.rjust(width)
-        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ).rstrip()
 
 
 # ---- pictures
