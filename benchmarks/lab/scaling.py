@@ -310,12 +310,13 @@ class _Fleet:
         assert set(ours) <= set(self._arguments), self._arguments
         words = [ours.get(each, each) for each in self._arguments]
         path = os.pathsep.join([str(_ROOT), str(_ROOT / "src")])
-        self._slots[slot] = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "headway", *words),
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        with self._log_of(slot).open("wb") as log:
+            self._slots[slot] = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "headway", *words),
+                env={**os.environ, "PYTHONPATH": path},
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+            )
         self._serving.append(slot)
         self._number += 1
         self._names[slot] = f"mine-inference-{self._number}"
@@ -328,15 +329,26 @@ class _Fleet:
         url = f"http://127.0.0.1:{self.ports[slot][0]}/v2/health/ready"
         async with httpx.AsyncClient() as http:
             while time.monotonic() < give_up_at:
+                if slot not in self._serving:
+                    return  # it was ended before it was ready
                 with suppress(httpx.HTTPError):
                     if (await http.get(url)).status_code == 200:
                         if run is not None:
                             run.ready_at.append(time.monotonic() - self.began)
                         return
+                self._check(slot)
                 await asyncio.sleep(0.1)
         raise RuntimeError(f"{url} is never ready")
 
+    def _check(self, slot: int) -> None:
+        if self._slots[slot].returncode is not None:
+            raise RuntimeError(f"a server has ended: {self._log_of(slot).read_text()[-2000:]}")
+
+    def _log_of(self, slot: int) -> Path:
+        return self.targets.with_name(f"server-{slot}.log")
+
     def _end(self, slot: int) -> None:
+        self._check(slot)
         self._slots[slot].send_signal(signal.SIGTERM)
         task = asyncio.create_task(self._wait_gone(slot))
         self._ending.add(task)
