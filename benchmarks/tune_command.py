@@ -15,7 +15,7 @@ from headway.cli.served_process import served
 from headway.lab import tuning, workload
 from headway.lab.profiles import PowerProfile
 from headway.lab.simulate import Lengths, Scenario
-from headway.lab.tuning import Setting
+from headway.lab.tuning import TunedSetting
 from headway.loadgen.connection import opener
 from headway.loadgen.driver import Driver
 from headway.loadgen.exchange import Address
@@ -84,8 +84,8 @@ def agreement(quick: bool) -> Report:
             sizes = np.random.default_rng(4).choice(_TEXTS, 20_000)
             lengths = Lengths(sizes, _PaddedProfile())
         scenario = Scenario.build(arrivals, profile, max_rows=largest, lengths=lengths)
-        told = tuning.scored(Setting(largest), [scenario])
-        point = _live(load, Setting(largest), seconds)
+        told = tuning.scored(TunedSetting(largest), [scenario])
+        point = _live(load, TunedSetting(largest), seconds)
         live = _p99_s(point)
         worst = max(worst, abs(told.p99_s / live - 1))
         rows.append(
@@ -146,12 +146,12 @@ def beside_grid(quick: bool) -> Report:
     )
 
 
-def _grid(largest: int) -> list[Setting]:
+def _grid(largest: int) -> list[TunedSetting]:
     sizes = (largest, largest // 4)
-    return [Setting(size, window) for size in sizes for window in (None, 1.0, 5.0, 20.0)]
+    return [TunedSetting(size, window) for size in sizes for window in (None, 1.0, 5.0, 20.0)]
 
 
-def _recommended(load: _Load) -> Setting:
+def _recommended(load: _Load) -> TunedSetting:
     largest = str(_MODELS[load.model][1])
     command = [sys.executable, "-m", "headway", "tune", _target(load), *load.typed()]
     command += ["--max-batch-size", largest, "--json"]
@@ -163,10 +163,10 @@ def _recommended(load: _Load) -> Setting:
         done = subprocess.run(command, check=True, capture_output=True)
     found = json.loads(done.stdout)
     chosen = found["best" if found["gain"] else "default"]
-    return Setting(chosen["max_batch_size"], chosen["window_ms"])
+    return TunedSetting(chosen["max_batch_size"], chosen["window_ms"])
 
 
-def _live(load: _Load, setting: Setting, seconds: float, seed: int = 1) -> Point:
+def _live(load: _Load, setting: TunedSetting, seconds: float, seed: int = 1) -> Point:
     bodies = _texts() if load.model == "Length" else []
     with served([_target(load), *setting.as_flags()]) as url:
         address = Address.parse(url)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.config import Config
     from headway.core.routing import Pace
     from headway.hosting.registry import Registry
-    from headway.observe.load import Reading
+    from headway.observe.load import LoadReading
     from headway.observe.metrics import Metrics
     from headway.server.grpc.mounted import MountedGrpc
     from headway.wire.asgi import AsgiApp
@@ -175,7 +175,7 @@ class MountedApplication:
         """The methods of v2 over gRPC, for a server of theirs. Needs `headway[grpc]`."""
         return self._running().grpc()
 
-    def load(self) -> "Reading":
+    def load(self) -> "LoadReading":
         """What waits and runs, and how much of what it can do it does; see `/metrics/load`."""
         return self._metrics().load.read()
 

@@ -17,7 +17,7 @@ from headway.loadgen.exchange import Address
 if TYPE_CHECKING:
     import grpc
 
-    from headway.conformance.checks import Line
+    from headway.conformance.checks import ReportLine
     from headway.conformance.subject import Subject
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -52,12 +52,12 @@ def add_parser(commands: "Commands") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from headway.conformance.checks import Broken, Outcome
+    from headway.conformance.checks import ClauseBroken, ClauseOutcome
     from headway.conformance.subject import Subject
 
     server = server_of(arguments)
     subject = Subject(server, arguments.model, dict(arguments.shape))
-    lines: list[Line] = []
+    lines: list[ReportLine] = []
     try:
         server.ask("GET", "/v2/health/live")  # without a server there is nothing to report
         subject.model = subject.model or _only_model(subject)
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             lines.append(line)
             if not arguments.json:
                 _say(line)
-    except Broken as error:
+    except ClauseBroken as error:
         print(f"headway: {server.url}: {error}", file=sys.stderr)
         return 1
     counts = Counter(each.outcome for each in lines)
@@ -74,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         found = [_as_json(each) for each in lines]
         print(json.dumps({"url": arguments.url, "model": subject.model, "lines": found}, indent=2))
     else:
-        print(", ".join(f"{counts[each]} {each.value}" for each in Outcome))
-    return int(counts[Outcome.BROKEN] > 0)
+        print(", ".join(f"{counts[each]} {each.value}" for each in ClauseOutcome))
+    return int(counts[ClauseOutcome.BROKEN] > 0)
 
 
-def _lines(subject: "Subject", arguments: argparse.Namespace) -> "Iterator[Line]":
+def _lines(subject: "Subject", arguments: argparse.Namespace) -> "Iterator[ReportLine]":
     from headway.conformance import extensions, mistakes, rest
     from headway.conformance.checks import run_all
 
@@ -131,13 +131,13 @@ def _check_model(subject: "Subject") -> None:
         raise ConfigError(said, field="--model")
 
 
-def _say(line: "Line") -> None:
+def _say(line: "ReportLine") -> None:
     print(f"{line.outcome.value:11}  {line.clause}: {line.what}", flush=True)
     if line.why:
         print(f"{'':13}{line.why}")
 
 
-def _as_json(line: "Line") -> dict[str, Any]:
+def _as_json(line: "ReportLine") -> dict[str, Any]:
     return {
         "clause": line.clause,
         "what": line.what,

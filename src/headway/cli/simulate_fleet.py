@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 from headway.cli import simulate_flags as flags
-from headway.cli.simulate_scenarios import Composing, Point, naming, points_of
+from headway.cli.simulate_scenarios import Composing, LoadPoint, naming, points_of
 from headway.core.policy import Compose, Policy
 from headway.core.routing import Route
 from headway.errors import ConfigError
@@ -130,7 +130,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _result(
-    arguments: argparse.Namespace, point: Point, spec: flags.PolicySpec, route: Route
+    arguments: argparse.Namespace, point: LoadPoint, spec: flags.PolicySpec, route: Route
 ) -> FleetResult:
     scenario = replace(point.scenario, workers=1, speeds=())
     outcome = simulate_fleet(
@@ -142,7 +142,7 @@ def _result(
     return FleetResult(spec.text, route.value, point.load, scenario.slo_s, outcome)
 
 
-def _policy(arguments: argparse.Namespace, point: Point, spec: flags.PolicySpec) -> Policy:
+def _policy(arguments: argparse.Namespace, point: LoadPoint, spec: flags.PolicySpec) -> Policy:
     composes = arguments.composes or [Compose.DP]
     composing = Composing(composes[0], *arguments.buckets)
     assert spec.firing is not None

@@ -42,7 +42,7 @@ class Composing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Point:
+class LoadPoint:
     """A scenario at one load."""
 
     scenario: Scenario
@@ -80,7 +80,9 @@ class Point:
         )
 
 
-def points_of(arguments: argparse.Namespace, on_progress: Callable[[int], object]) -> list[Point]:
+def points_of(
+    arguments: argparse.Namespace, on_progress: Callable[[int], object]
+) -> list[LoadPoint]:
     profile = _profile(arguments)
     lengths = _lengths_of(arguments, profile)
     capacity = _capacity(arguments, profile, lengths)
@@ -109,7 +111,7 @@ def points_of(arguments: argparse.Namespace, on_progress: Callable[[int], object
         for each in arrivals
     ]
     return [
-        Point(scenario, None if rate_rps is None else rate_rps / capacity, rate_rps, capacity)
+        LoadPoint(scenario, None if rate_rps is None else rate_rps / capacity, rate_rps, capacity)
         for scenario, rate_rps in zip(scenarios, rates, strict=True)
     ]
 

@@ -21,7 +21,7 @@ from headway.lab import traces, tuning, workload
 from headway.lab.columns import aligned
 from headway.lab.profiles import Noise, TableProfile
 from headway.lab.simulate import Lengths, Scenario
-from headway.lab.tuning import Scored, Setting
+from headway.lab.tuning import Scored, TunedSetting
 from headway.lab.workload import ClosedLoop, Sizes, Times
 from headway.loadgen.connection import Refused, opener
 from headway.loadgen.driver import Driver
@@ -196,7 +196,7 @@ def _found(
     thorough = scenarios(_THOROUGH, arguments.rate, _SEEDS)
     with _progress(sum(1 for _ in tuning.grid(largest))) as count:
         finalists = tuning.best_of(largest, scenarios(_QUICK, arguments.rate, 1), thorough, count)
-    default = tuning.scored(Setting(largest), thorough)
+    default = tuning.scored(TunedSetting(largest), thorough)
     best = min([default, *finalists], key=lambda each: each.rank)
     holds = None
     if arguments.p99_ms is not None:
@@ -260,7 +260,7 @@ def _law(arguments: argparse.Namespace) -> ArrivalLaw:
 
 
 def _tried(
-    arguments: argparse.Namespace, law: ArrivalLaw, default: Setting, best: Setting
+    arguments: argparse.Namespace, law: ArrivalLaw, default: TunedSetting, best: TunedSetting
 ) -> dict[str, list[Point]]:
     """Both on servers of their own, in turns; only one runs at a time."""
     names = {"default": default} if best == default else {"default": default, "best": best}

@@ -53,7 +53,7 @@ class _Views:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChosenServer:
     """Where a request goes. To be given back with its outcome."""
 
     model: str
@@ -75,7 +75,7 @@ class Balancer:
 
     def choose(
         self, model: str, size: int, now: float, *, tried: Collection[int] = (), asks: bool = True
-    ) -> Place:
+    ) -> ChosenServer:
         """A server for a request with a body of `size` bytes, if possible none of those `tried`.
         `asks`: it may be asked for its load."""
         with self._lock:
@@ -91,14 +91,16 @@ class Balancer:
             if asks and len(self._servers) > 1 and now - server.asked_at >= _ASK_EVERY_S:
                 server.asked_at = now
                 headers = ASKED
-            return Place(model, chosen, self._count, view, headers)
+            return ChosenServer(model, chosen, self._count, view, headers)
 
     def has_other(self, now: float, tried: Collection[int]) -> bool:
         """Is there a server that was not tried and may be asked now?"""
         with self._lock:
             return bool(self._open(now, tried))
 
-    def ended(self, place: Place, outcome: ClientAnswer | HeadwayError | None, now: float) -> None:
+    def ended(
+        self, place: ChosenServer, outcome: ClientAnswer | HeadwayError | None, now: float
+    ) -> None:
         """`outcome`: an error if there was no answer; None: the caller left."""
         with self._lock:
             server = self._servers[place.server]

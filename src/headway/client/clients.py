@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack, overload
 
 from headway.client import calls
-from headway.client.balancing import Balancer, Place
+from headway.client.balancing import Balancer, ChosenServer
 from headway.client.calls import (
     Asking,
     Attempts,
@@ -89,7 +89,7 @@ class _Tries:
         self._urls = urls
         self._model = model
         self._tried: set[int] = set()
-        self._place: Place | None = None
+        self._place: ChosenServer | None = None
         self.result = attempts.result
 
     def begin(self, *, is_stream: bool = False) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Generic, NamedTuple, TypeVar
 Asked = TypeVar("Asked")
 
 
-class Outcome(Enum):
+class ClauseOutcome(Enum):
     KEPT = "kept"
     BROKEN = "BROKEN"
     NOT_OFFERED = "not offered"
 
 
-class Broken(Exception):
+class ClauseBroken(Exception):
     """The server does not do what the clause says."""
 
 
@@ -29,29 +29,31 @@ class Check(NamedTuple, Generic[Asked]):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReportLine:
     """One line of the report."""
 
     clause: str
     what: str
-    outcome: Outcome
+    outcome: ClauseOutcome
     why: str = ""
 
 
-def run_all(checks: Iterable[Check[Asked]], asked: Asked) -> Iterator[Line]:
+def run_all(checks: Iterable[Check[Asked]], asked: Asked) -> Iterator[ReportLine]:
     for clause, what, run in checks:
         try:
             remark = run(asked)
-        except Broken as error:
-            yield Line(clause, what, Outcome.BROKEN, str(error))
+        except ClauseBroken as error:
+            yield ReportLine(clause, what, ClauseOutcome.BROKEN, str(error))
         except NotOffered as error:
-            yield Line(clause, what, Outcome.NOT_OFFERED, str(error))
+            yield ReportLine(clause, what, ClauseOutcome.NOT_OFFERED, str(error))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            yield Line(clause, what, Outcome.BROKEN, f"an answer of another form: {error!r}")
+            yield ReportLine(
+                clause, what, ClauseOutcome.BROKEN, f"an answer of another form: {error!r}"
+            )
         else:
-            yield Line(clause, what, Outcome.KEPT, remark or "")
+            yield ReportLine(clause, what, ClauseOutcome.KEPT, remark or "")
 
 
 def hold(condition: object, otherwise: str) -> None:
     if not condition:
-        raise Broken(otherwise)
+        raise ClauseBroken(otherwise)

@@ -6,7 +6,7 @@ from typing import Any
 from headway.conformance.checks import Check, hold
 from headway.conformance.mistakes import is_refused
 from headway.conformance.rest import UNKNOWN
-from headway.conformance.subject import Answer, Subject, outputs_of
+from headway.conformance.subject import Subject, SubjectAnswer, outputs_of
 from headway.loadgen.tensors import as_bytes
 
 _BINARY = "binary_tensor_data"
@@ -14,7 +14,7 @@ _REPOSITORY = "model_repository"
 _LENGTH = "inference-header-content-length"
 
 
-def _send(server: Subject, *, parameters: dict[str, Any], missing: int = 0) -> Answer:
+def _send(server: Subject, *, parameters: dict[str, Any], missing: int = 0) -> SubjectAnswer:
     """Inputs as bytes behind the JSON; the last `missing` bytes are left out."""
     tensors = server.tensors()
     parts = [as_bytes(each.values, each.datatype) for each in tensors]

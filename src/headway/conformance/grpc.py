@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from headway.conformance.checks import Broken, Check, hold
+from headway.conformance.checks import Check, ClauseBroken, hold
 from headway.conformance.rest import UNKNOWN
-from headway.conformance.subject import Subject, Tensor
+from headway.conformance.subject import Subject, SubjectTensor
 from headway.loadgen.tensors import DTYPES, as_bytes
 from headway.server.grpc import inference_pb2 as pb
 
@@ -45,7 +45,7 @@ class GrpcSubject:
         try:
             return self.call(method, request, answer)
         except grpc.RpcError as error:
-            raise Broken(f"{method}: {error.code().name} {error.details()!r:.200}") from None
+            raise ClauseBroken(f"{method}: {error.code().name} {error.details()!r:.200}") from None
 
     def refused(self, request: Any) -> str | None:
         try:
@@ -53,7 +53,7 @@ class GrpcSubject:
         except grpc.RpcError as error:
             is_theirs = error.code() in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
             return f"as {error.code().name}: the server blames itself" if is_theirs else None
-        raise Broken("it was answered")
+        raise ClauseBroken("it was answered")
 
     def infer(self, request: Any) -> Any:
         return self.asked("ModelInfer", request, pb.ModelInferResponse)
@@ -71,9 +71,9 @@ class GrpcSubject:
         return request
 
 
-def _fill(contents: Any, tensor: Tensor) -> None:
+def _fill(contents: Any, tensor: SubjectTensor) -> None:
     if tensor.datatype not in _FIELDS:
-        raise Broken(f"{tensor.datatype} has no typed contents")
+        raise ClauseBroken(f"{tensor.datatype} has no typed contents")
     getattr(contents, _FIELDS[tensor.datatype]).extend(tensor.values.ravel().tolist())
 
 
@@ -122,7 +122,7 @@ def _values(answer: Any) -> list[tuple[str, list[int], bytes]]:
 def _packed(tensor: Any) -> bytes:
     field = _FIELDS.get(tensor.datatype)
     if field is None:
-        raise Broken(f"{tensor.name}: {tensor.datatype} without raw contents")
+        raise ClauseBroken(f"{tensor.name}: {tensor.datatype} without raw contents")
     kind = DTYPES.get(tensor.datatype, object)
     return as_bytes(np.array(list(getattr(tensor.contents, field)), kind), tensor.datatype)
 

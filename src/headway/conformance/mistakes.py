@@ -4,12 +4,12 @@ from typing import Any
 
 from headway.conformance.checks import Check, hold
 from headway.conformance.rest import UNKNOWN
-from headway.conformance.subject import Answer, Subject
+from headway.conformance.subject import Subject, SubjectAnswer
 
 _REST = "inference_rest.md"
 
 
-def is_refused(answer: Answer) -> str | None:
+def is_refused(answer: SubjectAnswer) -> str | None:
     """With an error status, and a JSON object that has `error`."""
     hold(answer.status >= 400, f"an error status is expected, not {answer}")
     error = answer.json().get("error")

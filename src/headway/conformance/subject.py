@@ -9,19 +9,19 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.conformance.checks import Broken, NotOffered, hold
+from headway.conformance.checks import ClauseBroken, NotOffered, hold
 from headway.loadgen.asking import HttpAnswer, NoAnswer, RemoteServer
 from headway.loadgen.tensors import TensorInput
 
 _LONGEST_SHOWN = 200
 
 
-class Answer(HttpAnswer):
+class SubjectAnswer(HttpAnswer):
     def json(self) -> Any:
         try:
             return json.loads(self.body)
         except ValueError:
-            raise Broken(f"the answer is not JSON: {self}") from None
+            raise ClauseBroken(f"the answer is not JSON: {self}") from None
 
     def ok(self) -> Any:
         """The JSON of a success."""
@@ -33,7 +33,7 @@ class Answer(HttpAnswer):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class SubjectTensor:
     """One input of a request."""
 
     name: str
@@ -60,19 +60,21 @@ class Subject:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     _metadata: Any = None
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> SubjectAnswer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
-            return Answer(*self.server.ask(method, path, body, named))
+            return SubjectAnswer(*self.server.ask(method, path, body, named))
         except NoAnswer as error:
             self.server.ask("GET", "/v2/health/live")  # has it gone? Then no clause is broken
-            raise Broken(f"{method} {path}: {error}") from error
+            raise ClauseBroken(f"{method} {path}: {error}") from error
 
     @property
     def path(self) -> str:
         return f"/v2/models/{quote(self.model, safe='')}"
 
-    def post(self, body: Any, path: str = "") -> Answer:
+    def post(self, body: Any, path: str = "") -> SubjectAnswer:
         return self.ask(
             "POST",
             path or f"{self.path}/infer",
@@ -94,7 +96,7 @@ class Subject:
         if extension not in self.extensions():
             raise NotOffered(f"{extension} is not among the server's extensions")
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[SubjectTensor]:
         """One row for each input, the same in each call."""
         rng = np.random.default_rng(5)
         try:
@@ -102,9 +104,11 @@ class Subject:
                 TensorInput.of(about, rows=1, shape=self.shapes.get(about["name"]))
                 for about in self.metadata["inputs"]
             ]
-            return [Tensor(each.name, each.datatype, each.values(rng, 1)) for each in inputs]
+            return [SubjectTensor(each.name, each.datatype, each.values(rng, 1)) for each in inputs]
         except (KeyError, TypeError) as error:
-            raise Broken(f"the metadata of {self.model} names no inputs: {error!r}") from error
+            raise ClauseBroken(
+                f"the metadata of {self.model} names no inputs: {error!r}"
+            ) from error
 
     def request(self, **more: Any) -> dict[str, Any]:
         """A request that the model should answer."""

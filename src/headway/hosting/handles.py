@@ -20,7 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any, Literal, Protocol
 
 from headway.core.items import Priority
@@ -218,44 +218,14 @@ class Handle(ModelHandle[Any, Any]):
             call.close()
             raise RuntimeError(f"in the event loop: await self.models[{self.name!r}](…)")
         batch = _batch.get()
-        context = contextvars.copy_context()
-        waiting: Future[Any] = Future()
-        self._loop.call_soon_threadsafe(_start, self._loop, call, waiting, context)
+        # The task has a copy of this thread's context, with the batch in it.
+        waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
         if batch is not None:
             batch.watch(waiting.cancel)
         try:
             return waiting.result()
         except CancelledError:
             raise Closed("all callers of this batch have left") from None
-
-
-def _start(
-    loop: asyncio.AbstractEventLoop,
-    call: Coroutine[Any, Any, Any],
-    waiting: "Future[Any]",
-    context: contextvars.Context,
-) -> None:
-    """Start the call as a task of the event loop, tied to the thread that waits for it."""
-    task = loop.create_task(call, context=context)
-
-    def settle(done: "asyncio.Task[Any]") -> None:
-        if done.cancelled():
-            waiting.cancel()
-        elif waiting.set_running_or_notify_cancel():
-            error = done.exception()
-            if error is not None:
-                waiting.set_exception(error)
-            else:
-                waiting.set_result(done.result())
-        elif done.exception() is not None:
-            pass  # looked at; nobody wants it
-
-    def withdraw(left: "Future[Any]") -> None:
-        if left.cancelled() and not task.done():
-            loop.call_soon_threadsafe(task.cancel)
-
-    task.add_done_callback(settle)
-    waiting.add_done_callback(withdraw)
 
 
 def _listed(values: Iterable[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ _PAYS = 1.05  # times the rows a second that a larger batch must give
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FittedLine:
     """ALPHA for each call, BETA for each row (or for each unit of padded size)."""
 
     alpha_s: float
@@ -48,7 +48,7 @@ def median_of(tables: Sequence[CostTable]) -> CostTable:
     )
 
 
-def fitted(table: CostTable) -> Line:
+def fitted(table: CostTable) -> FittedLine:
     """The line with the smallest relative errors."""
     sizes = np.array(table.sizes or (1,), float)
     work = (np.array(table.rows, float)[:, None] * sizes[None, :]).ravel()
@@ -57,7 +57,7 @@ def fitted(table: CostTable) -> Line:
     alpha, beta = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)[0].tolist()
     alpha, beta = max(0.0, alpha), max(0.0, beta)
     error = np.abs(alpha + beta * work - seconds) / seconds
-    return Line(alpha, beta, float(error.max()))
+    return FittedLine(alpha, beta, float(error.max()))
 
 
 def best_rows(table: CostTable, column: int) -> int:

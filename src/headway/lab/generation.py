@@ -53,7 +53,7 @@ class GenerationOutcome:
     lasted_s: float
     steps: int
     preemptions: int = 0
-    served: "Served | None" = None  # None: all sequences are of one tenant
+    served: "ServiceRecord | None" = None  # None: all sequences are of one tenant
 
     def to_json(self) -> dict[str, object]:
         first, between = self.first_token_s * 1e3, self.between_tokens_s * 1e3
@@ -74,7 +74,7 @@ def _percentile(values: Times, share: float) -> float:
     return float(np.percentile(values, share)) if len(values) else 0.0
 
 
-class Served:
+class ServiceRecord:
     """What each tenant got: tokens computed for it, step by step, and its first tokens. Tokens that
     are computed again after a preemption are no service."""
 
@@ -124,7 +124,7 @@ class _Record:
     def __init__(self, conversations: Conversations) -> None:
         self._arrivals = conversations.arrivals
         owners = conversations.tenants
-        self.served = None if owners is None else Served(owners)
+        self.served = None if owners is None else ServiceRecord(owners)
         self._last: dict[int, float] = {}
         self.first: list[float] = []
         self.between: list[float] = []

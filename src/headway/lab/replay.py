@@ -36,7 +36,7 @@ class Replay(NamedTuple):
     span_s: float = math.nan  # from the first arrival to the last answer
 
 
-class Pace(NamedTuple):
+class RunPace(NamedTuple):
     """How batch times of a run differ from the profile."""
 
     speeds: tuple[float, ...] = (1.0,)  # by worker: the factor for its batch times
@@ -55,18 +55,18 @@ def replay_window(
     seconds: Sequence[float],
     fixed: Fixed,
     *,
-    pace: Pace | None = None,
+    pace: RunPace | None = None,
     max_queue: int | None = None,
 ) -> Replay | None:
     """Replay item by item, with one worker for each speed. None: the queue overflowed."""
-    pace = pace or Pace()
+    pace = pace or RunPace()
     if isinstance(arrivals, ClosedLoop):
         return _Closed(arrivals, seconds, fixed, pace).run()
     return _replay_open(arrivals, seconds, fixed, pace, max_queue)
 
 
 def _replay_open(
-    arrivals: Times, seconds: Sequence[float], fixed: Fixed, pace: Pace, max_queue: int | None
+    arrivals: Times, seconds: Sequence[float], fixed: Fixed, pace: RunPace, max_queue: int | None
 ) -> Replay | None:
     window_s, max_rows = fixed
     count = len(arrivals)
@@ -108,7 +108,7 @@ class _Closed:
     """The same for a closed loop, event by event."""
 
     def __init__(
-        self, loop: ClosedLoop, seconds: Sequence[float], fixed: Fixed, pace: Pace
+        self, loop: ClosedLoop, seconds: Sequence[float], fixed: Fixed, pace: RunPace
     ) -> None:
         self._source = ClosedSource(loop)
         self._seconds = seconds

@@ -30,7 +30,7 @@ from headway.lab.profiles import (
     probe,
     probe_sizes,
 )
-from headway.lab.replay import Pace
+from headway.lab.replay import RunPace
 from headway.lab.sources import source_of
 from headway.lab.workload import ClosedLoop, Sizes, Times
 
@@ -151,8 +151,8 @@ class Scenario:
         )
 
     @property
-    def pace(self) -> Pace:
-        return Pace(self.speeds or (1.0,) * self.workers, self.factors, self.drift)
+    def pace(self) -> RunPace:
+        return RunPace(self.speeds or (1.0,) * self.workers, self.factors, self.drift)
 
     @property
     def is_plain(self) -> bool:

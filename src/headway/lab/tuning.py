@@ -13,7 +13,7 @@ _FINALISTS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TunedSetting:
     """What a server can be told about batches."""
 
     max_batch_size: int
@@ -41,7 +41,7 @@ class Setting:
 class Scored:
     """A setting and what the simulator says of it."""
 
-    setting: Setting
+    setting: TunedSetting
     lost: float  # the share that was refused, or never answered
     p99_s: float
     mean_s: float
@@ -51,17 +51,17 @@ class Scored:
         return (round(self.lost, 4), self.p99_s, self.mean_s)
 
 
-def grid(largest: int) -> Iterator[Setting]:
+def grid(largest: int) -> Iterator[TunedSetting]:
     """`auto` and windows, at every batch size up to `largest`."""
     sizes = sorted({each for each in _SIZES if each < largest} | {largest})
     for size in sizes:
-        yield Setting(size)
+        yield TunedSetting(size)
         for window_ms in _WINDOWS_MS:
             if size > 1:
-                yield Setting(size, window_ms)
+                yield TunedSetting(size, window_ms)
 
 
-def scored(setting: Setting, scenarios: Sequence[Scenario]) -> Scored:
+def scored(setting: TunedSetting, scenarios: Sequence[Scenario]) -> Scored:
     """By the mean over several samples of the same traffic."""
     outcomes = [_outcome(setting, each) for each in scenarios]
     offered = sum(each.requests for each in scenarios)
@@ -109,7 +109,7 @@ def highest_rate(holds: Callable[[float], bool], first_rps: float) -> float:
     return low
 
 
-def _outcome(setting: Setting, scenario: Scenario) -> Outcome:
+def _outcome(setting: TunedSetting, scenario: Scenario) -> Outcome:
     if setting.window_ms is None:
         policy = scenario.policy(Firing.AUTO, max_rows=setting.max_batch_size)
     else:

@@ -10,7 +10,7 @@ from headway.core.generation.sequence import Finished
 from headway.observe import families
 from headway.observe.exposition import Exposition, MetricFamily, histogram_starts, labels
 from headway.observe.histogram import Histogram, bounds
-from headway.observe.load import Load, total
+from headway.observe.load import ServerLoad, total
 from headway.observe.triton import RequestFigures, TritonCounters
 
 # vLLM's own bounds.
@@ -117,15 +117,15 @@ class GenerationMetrics:
             self._gone_work_s += self._models[where].recorder.work_s
         self._models[where] = _Watched(name, recorder, now, requests)
 
-    def load(self) -> Load:
-        loads = [Load(work_s=self._gone_work_s)]
+    def load(self) -> ServerLoad:
+        loads = [ServerLoad(work_s=self._gone_work_s)]
         for watched in list(self._models.values()):
             recorder, now = watched.recorder, watched.now()
             if now is None:
-                loads.append(Load(work_s=recorder.work_s))
+                loads.append(ServerLoad(work_s=recorder.work_s))
                 continue
             queue_s = recorder.queue_s(now)
-            loads.append(Load(now.waiting, now.running, queue_s, recorder.work_s))
+            loads.append(ServerLoad(now.waiting, now.running, queue_s, recorder.work_s))
         return total(loads)
 
     def add_to(self, page: Exposition) -> None:

@@ -17,7 +17,7 @@ ORCA = "endpoint-load-metrics"
 _FRESH_S = 0.010  # a reading serves for so long
 
 
-class Load(NamedTuple):
+class ServerLoad(NamedTuple):
     """Of one model, or the sum over several."""
 
     queued_requests: int = 0
@@ -26,19 +26,19 @@ class Load(NamedTuple):
     work_s: float = 0.0  # that its workers have done, each
 
 
-class Reading(NamedTuple):
-    load: Load
+class LoadReading(NamedTuple):
+    load: ServerLoad
     utilization: float  # work a second, lately; 1: the replica can do no more
 
 
-def total(loads: Iterable[Load]) -> Load:
+def total(loads: Iterable[ServerLoad]) -> ServerLoad:
     queued, running, queue_s, work_s = 0, 0, 0.0, 0.0
     for load in loads:
         queued += load.queued_requests
         running += load.running_requests
         queue_s += load.queue_s
         work_s += load.work_s
-    return Load(queued, running, queue_s, work_s)
+    return ServerLoad(queued, running, queue_s, work_s)
 
 
 class LoadSignals:
@@ -46,24 +46,24 @@ class LoadSignals:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_loading: Callable[[], bool] = lambda: False  # a replica that cannot serve yet
-        self._sources: list[Callable[[], Load]] = []
+        self._sources: list[Callable[[], ServerLoad]] = []
         self._clock = clock
         self._lock = threading.Lock()
         self._rate = WorkRate()
         self._loading_s, self._loading_since = 0.0, clock()
         self._was_loading = True  # a process that starts
-        self._reading, self._read_at = Reading(Load(), 0.0), float("-inf")
+        self._reading, self._read_at = LoadReading(ServerLoad(), 0.0), float("-inf")
 
-    def add_source(self, source: Callable[[], Load]) -> None:
+    def add_source(self, source: Callable[[], ServerLoad]) -> None:
         self._sources.append(source)
 
-    def read(self) -> Reading:
+    def read(self) -> LoadReading:
         with self._lock:
             now = self._clock()
             if now - self._read_at >= _FRESH_S:
                 load = total(source() for source in self._sources)
                 load = load._replace(work_s=load.work_s + LOADING_WORK * self._loaded_s(now))
-                self._reading = Reading(load, self._rate.read(now, load.work_s))
+                self._reading = LoadReading(load, self._rate.read(now, load.work_s))
                 self._read_at = now
             return self._reading
 

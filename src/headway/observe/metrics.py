@@ -24,7 +24,7 @@ from headway.observe.exposition import (
     wants_openmetrics,
 )
 from headway.observe.histogram import Histogram
-from headway.observe.load import Load, LoadSignals, total
+from headway.observe.load import LoadSignals, ServerLoad, total
 from headway.observe.process import add_process
 from headway.observe.recorder import MetricsRecorder
 from headway.observe.triton import RequestFigures, TritonCounters
@@ -163,10 +163,10 @@ class Metrics:
                 _, forgotten = self._retired.popitem(last=False)
                 self._forgotten_work_s += forgotten.recorder.load_s
 
-    def _load(self) -> Load:
+    def _load(self) -> ServerLoad:
         with self._lock:
             models = [*self._models.values(), *self._retired.values()]
-            before = Load(work_s=self._forgotten_work_s)
+            before = ServerLoad(work_s=self._forgotten_work_s)
         return total([before, *[model.load() for model in models]])
 
     # ---- the page
@@ -339,9 +339,9 @@ class _Model:
         batchers = self.batchers()
         return any(each.statistics().is_open for each in batchers) if batchers else None
 
-    def load(self) -> Load:
+    def load(self) -> ServerLoad:
         states = [each.statistics() for each in self.batchers()]
-        return Load(
+        return ServerLoad(
             sum(now.queued_items for now in states),
             sum(now.running_items for now in states),
             sum(now.queued_s for now in states),

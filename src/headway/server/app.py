@@ -29,7 +29,7 @@ _MOST_REMEMBERED = 4096
 _LONGEST_REMEMBERED = 256  # characters
 
 
-class Found(NamedTuple):
+class FoundRoute(NamedTuple):
     route: Route
     params: Mapping[str, str]
 
@@ -69,8 +69,8 @@ class App:
         self.errors = errors or ErrorTally("http")
         self._exact: dict[str, dict[str, Route]] = {}
         self._templates: list[_Template] = []
-        self._found: dict[tuple[str, str], Found] = {}
-        self._found_direct: dict[bytes, Found | None] = {}
+        self._found: dict[tuple[str, str], FoundRoute] = {}
+        self._found_direct: dict[bytes, FoundRoute | None] = {}
 
     def add(self, *routes: Route) -> None:
         for route in routes:
@@ -123,7 +123,7 @@ class App:
     def template_of(self, request: Request) -> str:
         """The template of the route that answers this request; empty if none does."""
         found = self._found.get((request.method, request.path)) or self._look_up(request)
-        return found.route.template if isinstance(found, Found) else ""
+        return found.route.template if isinstance(found, FoundRoute) else ""
 
     @property
     def routes(self) -> list[Route]:
@@ -165,7 +165,7 @@ class App:
                 raise
             return self.answer_error(request, error)
 
-    async def _answer_packed(self, request: Request, found: Found) -> Answer:
+    async def _answer_packed(self, request: Request, found: FoundRoute) -> Answer:
         await decompress_body(request, limit=self._max_body_bytes)
         if self._room is None:
             return await found.route.handler(request, **found.params)
@@ -207,10 +207,10 @@ class App:
         self._templates = sorted([*self._templates, new], key=lambda each: each.rank)
         return new.routes
 
-    def _find(self, request: Request) -> Found | Response:
+    def _find(self, request: Request) -> FoundRoute | Response:
         """The request's route, or the reason why there is none."""
         allowed = self._look_up(request)
-        if isinstance(allowed, Found):
+        if isinstance(allowed, FoundRoute):
             return allowed
         if not allowed:
             self.errors.count("not_found")
@@ -228,7 +228,7 @@ class App:
             headers=headers,
         )
 
-    def _look_up(self, request: Request) -> Found | set[str]:
+    def _look_up(self, request: Request) -> FoundRoute | set[str]:
         """The methods that there are, where it is not this one: of the template that fits best."""
         allowed: set[str] = set()
         for routes, params in self._candidates(request.path):
@@ -236,17 +236,17 @@ class App:
             if route is None and request.method == "HEAD":
                 route = routes.get("GET")
             if route is not None:
-                return self._remember(request, Found(route, params))
+                return self._remember(request, FoundRoute(route, params))
             allowed = allowed or set(routes)
         return allowed
 
-    def _find_direct(self, url: bytes) -> Found | None:
+    def _find_direct(self, url: bytes) -> FoundRoute | None:
         if len(url) > _LONGEST_REMEMBERED:
             return None
         if len(self._found_direct) >= _MOST_REMEMBERED:
             self._found_direct.clear()
         found = self._look_up(Request("POST", url.decode("latin-1"), "", {}, b"", ""))
-        is_direct = isinstance(found, Found) and found.route.direct is not None
+        is_direct = isinstance(found, FoundRoute) and found.route.direct is not None
         self._found_direct[url] = found if is_direct else None  # type: ignore[assignment]
         return self._found_direct[url]
 

@@ -12,7 +12,7 @@ from headway.lab.oracle import (
     score_grid,
 )
 from headway.lab.profiles import PowerProfile
-from headway.lab.replay import Pace
+from headway.lab.replay import RunPace
 from headway.lab.simulate import Scenario, simulate
 
 GPU = PowerProfile(0.005, 0.00005)
@@ -45,7 +45,7 @@ def test_the_replay_agrees_with_the_production_window_policy_item_by_item(seed: 
     fixed = random_fixed(seed, scenario.max_rows)
     assert isinstance(scenario.arrivals, np.ndarray)
     replay = replay_window(
-        scenario.arrivals, scenario.seconds, fixed, pace=Pace(factors=scenario.factors)
+        scenario.arrivals, scenario.seconds, fixed, pace=RunPace(factors=scenario.factors)
     )
     outcome = simulate(scenario, fixed_policy(scenario, fixed))
     assert replay is not None
@@ -64,7 +64,7 @@ def test_the_replay_says_when_the_queue_runs_over_as_the_scheduler_does(seed: in
             scenario.arrivals,
             scenario.seconds,
             fixed,
-            pace=Pace(factors=scenario.factors),
+            pace=RunPace(factors=scenario.factors),
             max_queue=max_queue,
         )
         bounded = Scenario(

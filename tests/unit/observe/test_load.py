@@ -6,7 +6,7 @@ import pytest
 
 from headway.core.lifecycle.scaling import LOADING_WORK
 from headway.observe.exposition import Exposition
-from headway.observe.load import Load, LoadSignals
+from headway.observe.load import LoadSignals, ServerLoad
 
 
 class Clock:
@@ -20,9 +20,9 @@ class Clock:
 def test_a_reading_is_the_sum_of_its_sources_and_serves_for_a_moment() -> None:
     clock, asked = Clock(), []
     signals = LoadSignals(clock=clock)
-    signals.add_source(lambda: asked.append(1) or Load(3, 2, 0.25, 10.0))  # type: ignore[func-returns-value]
-    signals.add_source(lambda: Load(1, 0, 0.5, 0.5))
-    assert signals.read().load == Load(4, 2, 0.75, 10.5)
+    signals.add_source(lambda: asked.append(1) or ServerLoad(3, 2, 0.25, 10.0))  # type: ignore[func-returns-value]
+    signals.add_source(lambda: ServerLoad(1, 0, 0.5, 0.5))
+    assert signals.read().load == ServerLoad(4, 2, 0.75, 10.5)
     clock.now += 0.005
     signals.read()
     assert len(asked) == 1
@@ -50,7 +50,7 @@ def test_loading_is_work_from_the_start_to_the_last_reading_that_found_it() -> N
 
 def test_the_figures_are_written_for_prometheus_and_for_orca() -> None:
     signals = LoadSignals(clock=Clock())
-    signals.add_source(lambda: Load(4, 2, 0.75, 10.5))
+    signals.add_source(lambda: ServerLoad(4, 2, 0.75, 10.5))
     page = Exposition()
     signals.add_to(page)
     assert "headway_load_queue_seconds 0.75\n" in page.text()

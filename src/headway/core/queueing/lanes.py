@@ -313,9 +313,6 @@ def arrival_of(item: Item) -> tuple[float, int]:
     return item.arrived_at, item.id
 
 
-_SLACK = 64  # left items that are kept before cleaning up
-
-
 class PlainLane:
     """Items that differ only in id and time, in one deque.
 
@@ -385,7 +382,7 @@ class PlainLane:
         item = self.live.pop(item_id, None)
         if not self.live:
             self.arrivals.clear()
-        elif len(self.arrivals) > 2 * len(self.live) + _SLACK:
+        elif len(self.arrivals) > 2 * len(self.live) + SLACK:
             self.arrivals = deque(self.in_order())
         return item
 

@@ -185,7 +185,7 @@ def _generation_tag() -> Any:
     from jinja2 import nodes
     from jinja2.ext import Extension
 
-    class Generation(Extension):  # type: ignore[misc,unused-ignore]
+    class GenerationTag(Extension):  # type: ignore[misc,unused-ignore]
         tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Any) -> Any:
@@ -193,7 +193,7 @@ def _generation_tag() -> Any:
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body).set_lineno(line)
 
-    return Generation
+    return GenerationTag
 
 
 def _joining(environment: Any) -> Any:

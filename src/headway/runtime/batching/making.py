@@ -9,7 +9,7 @@ from headway.core.policy import Policy
 from headway.model import CANCEL, Model, TensorModel, overrides
 from headway.runtime.calling.callbacks import own_method
 from headway.runtime.calling.nesting import chain_of
-from headway.runtime.calling.parameters import Parameters, Sharing
+from headway.runtime.calling.parameters import BatchKey, Parameters
 from headway.runtime.calling.runner import ModelRunner
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
@@ -68,7 +68,7 @@ class ModelJobs:
         self, batch: Batch, calls: list[Any], worker: Worker, event_loop: EventLoop, done: Done
     ) -> BatchJob:
         sharing = batch.items[0].partition
-        streams = isinstance(sharing, Sharing) and sharing.streams
+        streams = isinstance(sharing, BatchKey) and sharing.streams
         method = "stream" if streams else "predict"
         keywords, token = self._keywords(method, sharing), None
         if method in self._cancellable:
@@ -88,7 +88,7 @@ class ModelJobs:
         return job
 
     def _keywords(self, method: str, sharing: object) -> dict[str, Any]:
-        if self._parameters is None or not isinstance(sharing, Sharing):
+        if self._parameters is None or not isinstance(sharing, BatchKey):
             return {}
         if sharing.parameters is None:
             return {}

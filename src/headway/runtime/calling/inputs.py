@@ -7,7 +7,7 @@ from headway.core.items import Priority
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, TensorModel
 from headway.runtime.calling.callbacks import Callbacks
-from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
+from headway.runtime.calling.parameters import BatchKey, BatchParameters, Parameters
 from headway.runtime.calling.runner import ModelRunner, TensorRunner
 
 _NONE: Mapping[str, Any] = {}
@@ -116,7 +116,7 @@ class InputReader:
             if shape is not None:
                 partition = (shape, partition)
         if streams or shared is not None:
-            partition = Sharing(partition, streams=streams, parameters=shared)
+            partition = BatchKey(partition, streams=streams, parameters=shared)
         return Input(value, rows, size, priority_of(priority), partition)
 
     async def sized(self, sample: Any) -> tuple[int, Any]:

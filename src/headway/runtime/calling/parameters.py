@@ -136,7 +136,7 @@ def _batch_names(model: "Model[Any, Any] | TensorModel") -> tuple[str, ...]:
     return tuple(names)
 
 
-class Sharing(NamedTuple):
+class BatchKey(NamedTuple):
     """The partition of items that need more than `predict(items)`: a stream, or keywords."""
 
     partition: Hashable

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import TensorModel
-from headway.runtime.calling.samples import Samples, are_finite, deciding, differing
+from headway.runtime.calling.samples import SampleRows, are_finite, deciding, differing
 
 DependentRows = Literal["alone", "refuse", "batch"]
 Arrays = Mapping[str, Any]
@@ -29,7 +29,7 @@ class Company:
     """The verdict on one model; shared by all of its callers."""
 
     def __init__(self, model: TensorModel) -> None:
-        self.samples = Samples(model.inputs)
+        self.samples = SampleRows(model.inputs)
         self.is_alone = False  # one request a run, with all its rows
         self.max_rows: int | None = None  # of one request, if it runs alone …
         self.row_counts: Sequence[int] = ()  # … and the only numbers there may be

@@ -33,7 +33,7 @@ ATTEMPTS = (
 )
 
 
-class Samples:
+class SampleRows:
     """Rows of one model, each by the number of its content: indices that are all 0, all 1, and
     mixed ones. A mask marks everything as real."""
 

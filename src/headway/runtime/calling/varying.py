@@ -13,7 +13,7 @@ from typing import Any
 from headway.model import Tensor, TensorModel
 from headway.runtime.calling.samples import (
     Attempt,
-    Samples,
+    SampleRows,
     all_agree,
     are_finite,
     is_mask,
@@ -79,7 +79,7 @@ class Varying:
         and 1, which every table has; the mask says what is real."""
         import numpy
 
-        row = Samples(list(self._dtypes.values())).row(content, Attempt(length))
+        row = SampleRows(list(self._dtypes.values())).row(content, Attempt(length))
         for name in self.candidates if full is not None else ():
             array, tensor = row[name], self._dtypes[name]
             rest = 0 if is_mask(tensor) else fill if array.dtype.kind in "iub" else 3 * fill
