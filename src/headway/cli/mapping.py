@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.serve import add_flag, is_repository, name_for
+from headway.cli.serve import add_model_flags, is_repository, name_for
 from headway.errors import ConfigError, HeadwayError, InvalidInput
 
 if TYPE_CHECKING:
@@ -58,9 +58,6 @@ _AHEAD = 16  # batches; the scheduler looks at eight of them to choose one
 
 
 def add_parser(commands: "Commands") -> None:
-    from headway.config import ModelConfig
-    from headway.flags import flags
-
     parser = commands.add_parser(
         "map",
         usage="%(prog)s MODEL IN OUT [options]",
@@ -93,10 +90,7 @@ def add_parser(commands: "Commands") -> None:
         type=_count,
         help="with --on: how many load the model (default: one for each GPU, or else each CPU)",
     )
-    group = parser.add_argument_group("the model")
-    for flag in flags(ModelConfig):
-        if flag.field in _FLAGS:
-            add_flag(group, flag)
+    add_model_flags(parser, _FLAGS)
     parser.set_defaults(run=run)
 
 

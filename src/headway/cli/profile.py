@@ -32,9 +32,7 @@ _FLAGS = ("max_batch_size", "batch_sizes", "workers", "worker", "pin", "options"
 
 
 def add_parser(commands: "Commands") -> None:
-    from headway.cli.serve import add_flag
-    from headway.config import ModelConfig
-    from headway.flags import flags
+    from headway.cli.serve import add_model_flags
 
     parser = commands.add_parser(
         "profile",
@@ -57,10 +55,7 @@ def add_parser(commands: "Commands") -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="the times as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg, .pdf)")
     parser.add_argument("--json", action="store_true", help="print the times as JSON")
-    group = parser.add_argument_group("the model")
-    for flag in flags(ModelConfig):
-        if flag.field in _FLAGS:
-            add_flag(group, flag)
+    add_model_flags(parser, _FLAGS)
     parser.set_defaults(run=run)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,6 +253,17 @@ def name_for(target: str) -> str:
     if path.is_dir():
         return path.resolve().name
     return path.name.partition("@")[0] if is_hub_name(target) else path.stem
+
+
+def add_model_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """These settings of a model, for the commands that run one."""
+    from headway.config import ModelConfig
+    from headway.flags import flags
+
+    group = parser.add_argument_group("the model")
+    for flag in flags(ModelConfig):
+        if flag.field in names:
+            add_flag(group, flag)
 
 
 def add_flag(group: Any, flag: "Flag") -> None:

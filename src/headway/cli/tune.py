@@ -54,9 +54,7 @@ _FLAGS = ("max_batch_size", "workers", "worker", "pin", "options", "name")
 
 
 def add_parser(commands: "Commands") -> None:
-    from headway.cli.serve import add_flag
-    from headway.config import ModelConfig
-    from headway.flags import flags as flags_of
+    from headway.cli.serve import add_model_flags
 
     parser = commands.add_parser(
         "tune",
@@ -86,10 +84,7 @@ def add_parser(commands: "Commands") -> None:
     add("--no-verify", action="store_true", help="only simulate")
     add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
     add("--json", action="store_true", help="print the findings as JSON")
-    group = parser.add_argument_group("the model")
-    for flag in flags_of(ModelConfig):
-        if flag.field in _FLAGS:
-            add_flag(group, flag)
+    add_model_flags(parser, _FLAGS)
     parser.set_defaults(run=run)
 
 

@@ -17,7 +17,7 @@ from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.core.items import Wait
-from headway.errors import ConfigError
+from headway.lab.report import new_figure, save
 from headway.lab.traces import read_outputs, read_sizes, read_tenants, read_trace
 from headway.lab.workload import Sizes, Times
 
@@ -272,13 +272,7 @@ def to_table(outcomes: list[GenerationOutcome]) -> str:
 
 def plot(outcomes: list[GenerationOutcome], path: Path, *, title: str) -> None:
     """Plot the distributions of the first tokens' latencies and of the gaps between tokens."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("plots need matplotlib: pip install 'headway[plots]'") from error
-    figure = Figure(figsize=(10, 4), layout="constrained", dpi=130)
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 4)
     first, between = figure.subplots(1, 2)
     for outcome in outcomes:
         _draw(first, outcome.first_token_s, outcome.name)
@@ -287,11 +281,7 @@ def plot(outcomes: list[GenerationOutcome], path: Path, *, title: str) -> None:
     between.set_xlabel("time between tokens, ms")
     first.set_ylabel("share of all")
     first.legend(frameon=False)
-    figure.suptitle(title, fontsize="medium")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from error
+    save(figure, path, title)
 
 
 def _draw(axes: "Axes", values: Times, name: str) -> None:
@@ -299,5 +289,3 @@ def _draw(axes: "Axes", values: Times, name: str) -> None:
         ordered = np.maximum(np.sort(values) * 1e3, 1e-3)
         axes.plot(ordered, np.arange(1, len(ordered) + 1) / len(ordered), label=name)
         axes.set_xscale("log")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#dddddd", linewidth=0.6)
