@@ -18,7 +18,7 @@ from headway.wire.http2 import frames
 from headway.wire.http2.budget import ADDRESS_CAPACITY, CAPACITY
 from headway.wire.http2.call_state import CALL_BYTES
 from headway.wire.http2.frames import Code
-from headway.wire.http2.sending import UNREAD_CALLS
+from headway.wire.http2.lifetime import UNREAD_CALLS
 
 CALM = int(Code.ENHANCE_YOUR_CALM).to_bytes(4, "big")
 
