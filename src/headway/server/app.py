@@ -24,6 +24,8 @@ from headway.wire.headers import WireHeaders
 from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending, Request, Response
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
+Direct: TypeAlias = Callable[[bytes, dict[bytes, bytes]], Start | None]
+Layer: TypeAlias = Callable[[Handle], Handle]
 # Of paths: a client that makes names up costs no more than this.
 _MOST_REMEMBERED = 4096
 _LONGEST_REMEMBERED = 256  # characters
@@ -49,6 +51,9 @@ class _Template(NamedTuple):
 class App:
     """Finds the handler of a request and turns its result or error into an answer."""
 
+    handle: Handle  # answers a request; raises nothing but the caller's own cancellation
+    direct: Direct  # how to begin a POST with this head; None if it uses an optional feature
+
     def __init__(
         self,
         *,
@@ -71,6 +76,16 @@ class App:
         self._templates: list[_Template] = []
         self._found: dict[tuple[str, str], FoundRoute] = {}
         self._found_direct: dict[bytes, FoundRoute | None] = {}
+        self.handle, self.direct = self._handle, self._direct
+
+    def wrap(
+        self, layer: Layer, *, may_pass: Callable[[dict[bytes, bytes]], bool] = lambda _: True
+    ) -> None:
+        """Have every request go through this layer before those that are there. `may_pass`: whether
+        the direct path may go past it, by the request's headers."""
+        direct = self.direct
+        self.handle = layer(self.handle)
+        self.direct = lambda url, headers: direct(url, headers) if may_pass(headers) else None
 
     def add(self, *routes: Route) -> None:
         for route in routes:
@@ -78,11 +93,8 @@ class App:
         self._found.clear()
         self._found_direct.clear()
 
-    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
-        """How to begin a POST with this head; None if it uses an optional feature.
-
-        The hot path: no Request, no task, no future.
-        """
+    def _direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
+        """The hot path: no Request, no task, no future."""
         try:
             found = self._found_direct[url]
         except KeyError:
@@ -135,8 +147,7 @@ class App:
     def paths_remembered(self) -> int:
         return len(self._found)
 
-    async def handle(self, request: Request) -> Answer:
-        """Answer a request. Raises nothing but the caller's own cancellation."""
+    async def _handle(self, request: Request) -> Answer:
         whose.set(request.client)
         request.max_json_bytes = self._max_json_bytes
         found = self._found.get((request.method, request.path)) or self._find(request)
@@ -270,39 +281,6 @@ class App:
             self._found.clear()
         self._found[request.method, request.path] = found
         return found
-
-
-class AppWrapper(App):
-    """Wraps an app, and answers as it does except where a subclass changes that."""
-
-    def __init__(self, app: App) -> None:
-        super().__init__()
-        self._app = app
-        self.errors = app.errors
-
-    async def handle(self, request: Request) -> Answer:
-        return await self._app.handle(request)
-
-    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
-        return self._app.direct(url, headers)
-
-    def reject_head(self, headers: Mapping[str, str]) -> Rejection | None:
-        return self._app.reject_head(headers)
-
-    def template_of(self, request: Request) -> str:
-        return self._app.template_of(request)
-
-    @property
-    def routes(self) -> list[Route]:
-        return self._app.routes
-
-    def answer_error(self, request: Request, error: BaseException) -> Response:
-        return self._app.answer_error(request, error)
-
-    def refuse(
-        self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
-    ) -> ErrorResponse:
-        return self._app.refuse(path, status, message, code=code, headers=headers)
 
 
 def _admitted(keys: KeyRing, headers: Mapping[str, str], access: Access) -> Caller:

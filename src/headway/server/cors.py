@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from headway.server.app import App, AppWrapper
-from headway.wire.application import Start
+from headway.server.app import Handle
 from headway.wire.messages import Answer, Headers, Request, Response
 
 _METHODS = "GET, HEAD, POST"
@@ -17,26 +16,30 @@ _SEEN = "X-Request-Id, Retry-After, Inference-Header-Content-Length, Headway-Bat
 _REMEMBER_S = 600
 
 
-class CorsApp(AppWrapper):
-    """Wraps the whole app: a preflight request has no key, and errors need the headers, too."""
+class Cors:
+    """A layer around the whole app: a preflight request has no key, and errors need the headers,
+    too."""
 
-    def __init__(self, app: App, origins: Iterable[str]) -> None:
-        super().__init__(app)
+    def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origin.rstrip("/") for origin in origins)
 
-    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
-        """None if a page of another origin asks."""
-        return None if b"origin" in headers else self._app.direct(url, headers)
+    @staticmethod
+    def may_pass(headers: dict[bytes, bytes]) -> bool:
+        """Not if a page of another origin asks."""
+        return b"origin" not in headers
 
-    async def handle(self, request: Request) -> Answer:
-        origin = request.headers.get("origin")
-        is_allowed = origin is not None and bool(self._origins & {"*", origin})
-        if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
-            answer: Answer = Response(status=204, headers=_PREFLIGHT if is_allowed else ())
-        else:
-            answer = await self._app.handle(request)
-        answer.headers = (*answer.headers, *self._headers(origin if is_allowed else None))
-        return answer
+    def around(self, handle: Handle) -> Handle:
+        async def answered(request: Request) -> Answer:
+            origin = request.headers.get("origin")
+            is_allowed = origin is not None and bool(self._origins & {"*", origin})
+            if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+                answer: Answer = Response(status=204, headers=_PREFLIGHT if is_allowed else ())
+            else:
+                answer = await handle(request)
+            answer.headers = (*answer.headers, *self._headers(origin if is_allowed else None))
+            return answer
+
+        return answered
 
     def _headers(self, origin: str | None) -> Headers:
         """The headers for the page's origin. Cookies are not used, so credentials are never

@@ -1,10 +1,10 @@
 """The last batches; metrics, a log line for each request, traces, each only if it is on.
 
-What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
+What is off costs nothing: there is a layer around the app, and gRPC methods are wrapped, or not.
 """
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.config import ServerConfig
 from headway.hosting.generation.served import ServedGenerator
@@ -17,20 +17,16 @@ from headway.observe.requests import RequestLog, RequestNote, current
 from headway.observe.tally import ErrorTally, StageTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batching.batcher import Batcher
-from headway.server.app import App, AppWrapper, Handle
+from headway.server.app import App, Handle, Layer
 from headway.server.families.explain import Explain
 from headway.server.families.metrics import MetricsPage
 from headway.server.service.errors import status_of
 from headway.server.service.routes import Route
 from headway.version import VERSION
-from headway.wire.application import Start
 from headway.wire.messages import Answer, ErrorResponse, Request, Response, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
-
-
-Layer: TypeAlias = Callable[[Handle], Handle]
 
 
 class ObservedModel(Protocol):
@@ -94,15 +90,15 @@ class Observing:
             self.metrics.load.is_loading = lambda: registry.is_loading
 
     def around(self, app: App) -> App:
-        """The app that requests reach first: it also reports requests that it refuses."""
+        """The app, whose requests are observed, also those that it refuses. Where they are logged
+        or traced, none takes the direct path."""
         app.errors = self.http_errors
-        app = RememberedApp(app, self.history.requests)
-        layers: list[Layer] = []
+        app.wrap(_remembered(self.history.requests))
         if self.tracing is not None:
-            layers.append(_traced(app, self.tracing))
+            app.wrap(_traced(app, self.tracing), may_pass=lambda headers: False)
         if self.logs_access:
-            layers.append(_logged())
-        return ObservedApp(app, layers) if layers else app
+            app.wrap(_logged(), may_pass=lambda headers: False)
+        return app
 
     def _counted(self, errors: ErrorTally) -> ErrorTally:
         if self.metrics is not None:
@@ -110,44 +106,25 @@ class Observing:
         return errors
 
 
-class RememberedApp(AppWrapper):
-    """Keeps when each request of another app came and went."""
+def _remembered(requests: RequestLog) -> Layer:
+    """Keeps when each request came and went."""
 
-    def __init__(self, app: App, requests: RequestLog) -> None:
-        super().__init__(app)
-        self._handle: Handle = app.handle
-        self._requests = requests
+    def around(handle: Handle) -> Handle:
+        async def remembered(request: Request) -> Answer:
+            if request.path.startswith("/admin/"):
+                return await handle(request)  # who asks what was slow is not among it
+            note = requests.begin(request.id, f"{request.method} {request.path}")
+            answer = await _ended(handle, request, lambda status, code: requests.end(note, code))
+            note.is_stream = isinstance(answer, StreamResponse)
+            if note.items and isinstance(answer, Response):
+                model, item_id = note.items[-1]
+                if timing := model.timing_of(item_id):
+                    answer.headers = (*answer.headers, ("Server-Timing", timing.decode()))
+            return answer
 
-    async def handle(self, request: Request) -> Answer:
-        if request.path.startswith("/admin/"):
-            return await self._handle(request)  # who asks what was slow is not among it
-        note = self._requests.begin(request.id, f"{request.method} {request.path}")
-        answer = await _ended(
-            self._handle, request, lambda status, code: self._requests.end(note, code)
-        )
-        note.is_stream = isinstance(answer, StreamResponse)
-        if note.items and isinstance(answer, Response):
-            model, item_id = note.items[-1]
-            if timing := model.timing_of(item_id):
-                answer.headers = (*answer.headers, ("Server-Timing", timing.decode()))
-        return answer
+        return remembered
 
-
-class ObservedApp(AppWrapper):
-    """Every request of another app passes through the layers, the last one first. None takes the
-    direct path, which is not observed."""
-
-    def __init__(self, app: App, layers: Iterable[Layer]) -> None:
-        super().__init__(app)
-        self._handle: Handle = app.handle
-        for layer in layers:
-            self._handle = layer(self._handle)
-
-    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
-        return None
-
-    async def handle(self, request: Request) -> Answer:
-        return await self._handle(request)
+    return around
 
 
 def _logged() -> Layer:

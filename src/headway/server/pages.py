@@ -15,8 +15,7 @@ from collections.abc import Mapping
 
 from headway.config import ServerConfig
 from headway.errors import Forbidden
-from headway.server.app import App, AppWrapper
-from headway.wire.application import Start
+from headway.server.app import App, Handle
 from headway.wire.messages import Answer, Request
 
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::\d+)?")
@@ -25,29 +24,30 @@ _NOBODYS = frozenset(["localhost", "local", "internal", "svc", "test", "home.arp
 _MOST_KNOWN = 256
 
 
-class PagesApp(AppWrapper):
-    """Wraps the whole app."""
+class PageCheck:
+    """A layer around the whole app."""
 
     def __init__(self, app: App, config: ServerConfig) -> None:
-        super().__init__(app)
+        self._app = app
         own = (config.host, socket.gethostname(), *config.allowed_hosts)
         self._allowed = frozenset(each.lower().rstrip(".") for each in own)
         self._origins = frozenset(each.rstrip("/") for each in config.cors_origins)
         self._known: set[bytes | None] = {None}  # that were found right; HTTP/1.0 may have none
 
-    def direct(self, url: bytes, headers: dict[bytes, bytes]) -> Start | None:
-        """None if a header needs a closer look: the general way takes it."""
+    def may_pass(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether no header needs a closer look."""
         is_plain = headers.get(b"host") in self._known and b"origin" not in headers
-        if not is_plain or b"sec-fetch-site" in headers:
-            return None
-        return self._app.direct(url, headers)
+        return is_plain and b"sec-fetch-site" not in headers
 
-    async def handle(self, request: Request) -> Answer:
-        try:
-            self._check(request)
-        except Forbidden as error:
-            return self._app.answer_error(request, error)
-        return await self._app.handle(request)
+    def around(self, handle: Handle) -> Handle:
+        async def checked(request: Request) -> Answer:
+            try:
+                self._check(request)
+            except Forbidden as error:
+                return self._app.answer_error(request, error)
+            return await handle(request)
+
+        return checked
 
     def _check(self, request: Request) -> None:
         headers = request.headers

@@ -24,7 +24,7 @@ from headway.server.auth.access import Access
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
-from headway.server.cors import CorsApp
+from headway.server.cors import Cors
 from headway.server.families import admin, cohere, drain, kserve_v1, what_if
 from headway.server.families.anthropic import messages
 from headway.server.families.huggingface import handlers as huggingface
@@ -48,7 +48,7 @@ from headway.server.families.web.handlers import WebPages
 from headway.server.garbage import GarbagePauses
 from headway.server.load_port import LoadPort
 from headway.server.observing import Observing
-from headway.server.pages import PagesApp
+from headway.server.pages import PageCheck
 from headway.server.service.inference import Inference, inference_over
 from headway.server.service.routes import Route, RouteFamily, decoding
 from headway.server.service.shared_memory import SharedRegions
@@ -255,8 +255,12 @@ def make_app(
             handler = observing.page.reporting(handler)
         app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
-        app = PagesApp(app, config)
-    return CorsApp(app, config.cors_origins) if config.cors_origins else app
+        pages = PageCheck(app, config)
+        app.wrap(pages.around, may_pass=pages.may_pass)
+    if config.cors_origins:
+        cors = Cors(config.cors_origins)
+        app.wrap(cors.around, may_pass=cors.may_pass)
+    return app
 
 
 def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:

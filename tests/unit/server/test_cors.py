@@ -3,7 +3,7 @@
 import asyncio
 
 from headway.server.app import App
-from headway.server.cors import CorsApp
+from headway.server.cors import Cors
 from headway.server.service.routes import Route
 from headway.wire.messages import Answer, Request, Response
 
@@ -20,7 +20,9 @@ def ask(
 
     app.add(Route("POST", "/x", x))
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    return asyncio.run(CorsApp(app, origins).handle(Request(method, path, "", sent, b"", "1")))
+    cors = Cors(origins)
+    app.wrap(cors.around, may_pass=cors.may_pass)
+    return asyncio.run(app.handle(Request(method, path, "", sent, b"", "1")))
 
 
 def test_a_page_that_is_listed_may_ask_first_and_then_call() -> None:
