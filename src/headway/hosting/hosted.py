@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
@@ -41,6 +41,7 @@ from headway.hosting.rows import (
     with_rows,
     without_rows,
 )
+from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
 from headway.hosting.tables import ModelOrigin
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
@@ -66,12 +67,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
 _MANY_ROWS = 4096  # more rows are converted in a thread, because that takes milliseconds
-
-
-class RequestStatistics(Protocol):
-    """Records every request."""
-
-    def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
 
 class Served(InUse):
@@ -100,7 +95,7 @@ class Served(InUse):
         self.name = config.name
         self.version = version
         self._limit_ms = config.timeout_ms  # every call has a deadline; the direct way knows none
-        self.statistics: RequestStatistics | None = None
+        self.statistics: ModelStatistics | None = None
         self.history: ModelHistory | None = None
         self.costs: CostTable | None = None  # as timed at start
         # No signature: a tensor model, which is its own.
@@ -215,7 +210,7 @@ class Served(InUse):
 
     @property
     def idle_s(self) -> float:
-        answered: float = getattr(self.statistics, "idle_s", math.inf)
+        answered = math.inf if self.statistics is None else self.statistics.idle_s
         return min(super().idle_s, answered)
 
     # ---- calling

@@ -2,28 +2,20 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headway.hosting.registry import Ask
 from headway.runtime.driving.streams import OpenStream
 
-
-class Host(Protocol):
-    """The model, as far as a stream needs it."""
-
-    clock: Callable[[], float]
-
-    async def open_stream(self, value: Any, ask: Ask) -> OpenStream: ...
-
-    def held(self) -> AbstractContextManager[None]: ...
-
-    def record(self, rows: int, started: float, error: BaseException | None) -> None: ...
+if TYPE_CHECKING:
+    from headway.hosting.generation.served import ServedGenerator
+    from headway.hosting.hosted import Served
 
 
 class ServedStream:
     """An async iterator; front ends without a task attach to it instead, once it has begun."""
 
-    def __init__(self, host: Host, value: Any, ask: Ask) -> None:
+    def __init__(self, host: "Served | ServedGenerator", value: Any, ask: Ask) -> None:
         self._host = host
         self._asked = (value, ask)
         self._chunks: OpenStream | None = None  # before it begins

@@ -4,19 +4,19 @@ What is off costs nothing: there is a layer around the app, and gRPC methods are
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headway.config import ServerConfig
 from headway.hosting.generation.served import ServedGenerator
+from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.observe import logs
 from headway.observe.generation import GenerationMetrics
-from headway.observe.history import History, ModelHistory
+from headway.observe.history import History
 from headway.observe.metrics import Metrics
 from headway.observe.requests import RequestLog, RequestNote, current
 from headway.observe.tally import ErrorTally, StageTally
 from headway.observe.triton import RequestFigures
-from headway.runtime.batching.batcher import Batcher
 from headway.server.app import App, Handle, Layer
 from headway.server.families.explain import Explain
 from headway.server.families.metrics import MetricsPage
@@ -27,14 +27,6 @@ from headway.wire.messages import Answer, ErrorResponse, Request, Response, Stre
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
-
-
-class ObservedModel(Protocol):
-    """A served model, as far as observing goes."""
-
-    version: str
-    batcher: Batcher[Any, Any]
-    history: ModelHistory | None
 
 
 class Observing:
@@ -54,7 +46,7 @@ class Observing:
             self.stages = StageTally()
             self.metrics.add_source(self.stages.add_to)
 
-    def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
+    def watch(self, model: Served, requests: RequestFigures | None = None) -> None:
         """Watch every version of every model, once it is made. Closed ones are forgotten without a
         call."""
         model.history = self.history.watch(model.batcher, version=model.version)

@@ -5,7 +5,7 @@ import concurrent.futures
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from headway.core.items import Item, new_item
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, InvalidInput
@@ -28,13 +28,6 @@ class Followers(list[Follower]):
     """Learn the ids of each call's items, in its caller's context."""
 
     need_context = False  # of each call: then none is direct
-
-
-class Queued(Protocol):
-    """The items of a call."""
-
-    @property
-    def item_ids(self) -> tuple[int, ...]: ...
 
 
 class Entrance:
@@ -216,13 +209,13 @@ class Entrance:
         more = (rows, size, priority, tenant, deadline, partition, *_NO_BUCKET)
         return new_item((next(self._ids), now, *more))
 
-    def _tell_followers(self, call: Queued) -> None:
+    def _tell_followers(self, call: Call | StreamCall) -> None:
         for follower in self._followers:
             follower(call.item_ids)
 
     # ---- leaving early
 
-    def withdraw(self, call: Queued) -> None:
+    def withdraw(self, call: Call | DirectCall | LongCall | StreamCall) -> None:
         """The caller has left: take its items out of the queue; a running batch goes on."""
         if not call.item_ids:  # a LongCall, which withdraws its pieces itself
             return

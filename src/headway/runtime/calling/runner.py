@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import Tensor, TensorModel, holds_results, overrides
@@ -29,47 +29,47 @@ if TYPE_CHECKING:
 Value = Any  # the user's own; this module does not look inside
 
 
-class ModelRunner(Protocol):
+class ModelRunner:
+    """The base class of runners: holds the model's `predict`."""
+
     name: str
     is_async: bool
     may_rerun: bool
-
-    @property
-    def company(self) -> Company | None:
-        """Do rows depend on each other? None: there are no arrays."""
-        ...
+    company: Company | None = None  # do rows depend on each other? None: there are no arrays
+    _holding: Holding
+    _is_here: bool = True  # False: sending values to another process copies them
+    _predict: Callable[..., Any]
 
     def shape(self, value: Value) -> tuple[int, int, Hashable]:
         """Rows, size and partition of one value; raises InvalidInput."""
-        ...
-
-    def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
-        """This runner, with keywords for the model."""
-        ...
-
-    def elsewhere(self, predict: Callable[..., Any]) -> Self:
-        """This runner for a model in another process: the function takes its batches there."""
-        ...
+        raise NotImplementedError
 
     def given(self, values: list[Value]) -> list[Value]:
         """Copies for the model, which may change them: a rerun must find what the callers sent."""
-        ...
+        raise NotImplementedError
 
-    def cut(self, value: Value, start: int, stop: int) -> Value: ...
+    def cut(self, value: Value, start: int, stop: int) -> Value:
+        raise NotImplementedError
 
-    def join(self, results: list[Any]) -> Any: ...
+    def join(self, results: list[Any]) -> Any:
+        raise NotImplementedError
 
-    async def predict(self, values: list[Value], padded_rows: int) -> list[Any]: ...
+    async def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        raise NotImplementedError
 
+    def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
+        """This runner, with keywords for the model."""
+        same = copy.copy(self)
+        same._predict = functools.partial(self._predict, **keywords)
+        return same
 
-class _Caller:
-    """The base class of runners: holds the model's `predict`."""
-
-    is_async: bool
-    _predict: Callable[..., Any]
-    _is_here: bool = True  # False: sending values to another process copies them
-
-    _holding: Holding
+    def elsewhere(self, predict: Callable[..., Any]) -> Self:
+        """This runner for a model in another process: the function takes its batches there."""
+        same = copy.copy(self)
+        same.is_async = False
+        same._is_here = False
+        same._predict = predict
+        return same
 
     async def _call(self, batch: Any) -> Any:
         """In a thread, awaitables are not awaited, but treated as wrong results."""
@@ -77,18 +77,6 @@ class _Caller:
         if isinstance(results, Awaitable) and asyncio._get_running_loop() is not None:
             return await self._holding.watched(results)
         return results
-
-    def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
-        same = copy.copy(self)
-        same._predict = functools.partial(self._predict, **keywords)
-        return same
-
-    def elsewhere(self, predict: Callable[..., Any]) -> Self:
-        same = copy.copy(self)
-        same.is_async = False
-        same._is_here = False
-        same._predict = predict
-        return same
 
 
 class Rows(NamedTuple):
@@ -110,10 +98,8 @@ class Rows(NamedTuple):
         return sum(array.nbytes for array in self.arrays)
 
 
-class ItemRunner(_Caller):
+class ItemRunner(ModelRunner):
     """A function or `headway.Model`: a list in, a list of the same length out."""
-
-    company = None
 
     def __init__(
         self,
@@ -161,7 +147,7 @@ class ItemRunner(_Caller):
             )
 
 
-class TensorRunner(_Caller):
+class TensorRunner(ModelRunner):
     """A `headway.TensorModel`: arrays are concatenated along their rows, and split again."""
 
     def __init__(self, model: TensorModel, *, name: str) -> None:
@@ -178,7 +164,7 @@ class TensorRunner(_Caller):
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
         self._outputs = _declared(model)
         self.varying = Varying.of(model)
-        self.company = Company(model)
+        self.company: Company = Company(model)
         self.checks_inputs = overrides(model, "check_inputs")
         self._check_inputs = model.check_inputs
         self.knows_inputs = bool(self._inputs)

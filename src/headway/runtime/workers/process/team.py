@@ -3,30 +3,21 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headway.core.faults.supervision import WorkerState
 from headway.errors import NotReady
 from headway.runtime.calling.threads import run_in_thread
-from headway.runtime.events import Event, WorkerChanged
+from headway.runtime.events import WorkerChanged
 from headway.runtime.workers.process.options import ProcessOptions
 from headway.runtime.workers.process.recipe import check_main, recipe_of
 from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus
 
+if TYPE_CHECKING:
+    from headway.runtime.batching.losses import Losses
+
 _STOP_S = 15.0  # longer than a worker gives its process
 _RETRY_S = 60.0  # callers are asked to retry after this, when all are given up
-
-
-class TeamListener(Protocol):
-    """Is notified of workers that come and go; from any thread."""
-
-    def report(self, event: Event) -> None: ...
-
-    def worker_left(self, worker: Any) -> None: ...
-
-    def worker_back(self, worker: Any) -> None: ...
-
-    def give_up(self, error: NotReady) -> None: ...
 
 
 class ProcessTeam:
@@ -46,11 +37,11 @@ class ProcessTeam:
         self._count = workers
         self._options = options
         self._workers: list[ProcessWorker] = []
-        self._listener: TeamListener | None = None
+        self._listener: Losses | None = None
         self._failed: set[ProcessWorker] = set()
         self._lock = threading.Lock()
 
-    def attach(self, listener: TeamListener) -> None:
+    def attach(self, listener: "Losses") -> None:
         self._listener = listener
 
     def start(self, *, is_awaited: bool = False) -> list[ProcessWorker]:
@@ -115,7 +106,7 @@ class ProcessTeam:
             self._failed.add(worker)
             return len(self._failed) == self._count
 
-    def _tell(self, listener: TeamListener, status: WorkerStatus) -> None:
+    def _tell(self, listener: "Losses", status: WorkerStatus) -> None:
         listener.report(
             WorkerChanged(self._name, status.pid, status.state, status.restarts, status.last_error)
         )
