@@ -18,6 +18,7 @@ from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, 
 from headway.hosting.explaining import Story
 from headway.model import Tensor
 from headway.observe.history import ModelHistory
+from headway.observe.metrics import VersionReadiness
 from headway.runtime.driving.calls import DirectCall
 from headway.signature import Signature
 
@@ -208,15 +209,6 @@ class VersionEntry:
     version: str
     state: Literal["READY", "LOADING", "UNLOADING", "UNAVAILABLE"]
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionReadiness:
-    """The readiness of one version that is served, or will be."""
-
-    model: str
-    version: str
-    is_ready: bool
 
 
 class Registry:

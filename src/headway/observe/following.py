@@ -8,21 +8,13 @@ of a stream may have all of it before its batch is over.
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from headway.core.items import Item
-from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event, Observer
+from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event, ObservedBatcher
 
 Request = TypeVar("Request")
 Follower: TypeAlias = Callable[[tuple[int, ...]], None]
-
-
-class Followable(Protocol):
-    """A batcher, as far as following goes."""
-
-    def observe(self, observer: Observer) -> None: ...
-
-    def follow(self, follower: Follower) -> None: ...
 
 
 class Following(Generic[Request]):
@@ -45,7 +37,7 @@ class Following(Generic[Request]):
         self._requests: weakref.WeakValueDictionary[int, Request] = weakref.WeakValueDictionary()
         self._running: dict[int, tuple[list[tuple[Item, Request]], Any]] = {}  # by batch
 
-    def follow(self, batcher: Followable) -> None:
+    def follow(self, batcher: ObservedBatcher) -> None:
         batcher.follow(self._queued)
         batcher.observe(self._observe)
 

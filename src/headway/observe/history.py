@@ -9,12 +9,11 @@ import itertools
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.items import Item
-from headway.core.policy import Policy
 from headway.observe.requests import (
     MOST_REQUESTS,
     DirectRequest,
@@ -28,7 +27,7 @@ from headway.runtime.events import (
     BatchStarted,
     Crashed,
     Event,
-    Observer,
+    ObservedBatcher,
     OutOfMemory,
     Refused,
     Stopped,
@@ -103,21 +102,6 @@ class AnswerRecord(NamedTuple):
         return parts_s[0] * 1e3, parts_s[1] * 1e3, parts_s[2] * 1e3
 
 
-class Observable(Protocol):
-    """A batcher, as far as its history goes."""
-
-    name: str
-
-    @property
-    def policy(self) -> Policy: ...
-
-    def observe(self, observer: Observer) -> None: ...
-
-    def follow(
-        self, follower: Callable[[tuple[int, ...]], None], *, is_optional: bool = False
-    ) -> None: ...
-
-
 class ModelHistory:
     """What one batcher did lately."""
 
@@ -138,7 +122,7 @@ class ModelHistory:
         self.requests: deque[DirectRequest] = deque(maxlen=MOST_REQUESTS)  # that had no task
         self.forgotten = 0  # the number of the last batch or answer that had to make room
         self.pauses = pauses
-        self.batcher: Callable[[], Observable | None] = lambda: None
+        self.batcher: Callable[[], ObservedBatcher | None] = lambda: None
         self.is_over = False
         self._items = 0
         self._by_id: dict[int, dict[int, Item]] = {}  # the items of batches just now
@@ -258,7 +242,7 @@ class History:
             self._last = number
             yield number
 
-    def watch(self, batcher: Observable, *, version: str) -> ModelHistory:
+    def watch(self, batcher: ObservedBatcher, *, version: str) -> ModelHistory:
         """Keep what this batcher does from now on."""
         history = self.add(batcher.name, version)
         batcher.observe(history.observe)

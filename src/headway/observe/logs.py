@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headway.core.items import Item
-from headway.observe.following import Followable, Following
-from headway.runtime.events import BatchFinished
+from headway.observe.following import Following
+from headway.runtime.events import BatchFinished, ObservedBatcher
 
 access = logging.getLogger("headway.access")
 CANCELLED = 499  # nginx's word for a client that left
@@ -127,7 +127,7 @@ def note_error(code: str) -> None:
         request.code = code
 
 
-def follow(batcher: Followable) -> None:
+def follow(batcher: ObservedBatcher) -> None:
     """Make the log lines name the batch that each request was in; of several, the last."""
     Following(current, _finished).follow(batcher)
 

@@ -8,10 +8,10 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from headway.core.items import Priority
-from headway.core.policy import Policy
 from headway.core.routing import Pace
 from headway.observe import families
 from headway.observe.exposition import (
@@ -28,56 +28,18 @@ from headway.observe.load import LoadSignals, ServerLoad, total
 from headway.observe.process import add_process
 from headway.observe.recorder import MetricsRecorder
 from headway.observe.triton import RequestFigures, TritonCounters
-from headway.runtime.events import Event, Observer, Stopped
+from headway.runtime.events import Event, ObservedBatcher, Stopped
 
 _MOST_RETIRED = 16  # versions that were unloaded and may return; of more, the oldest is forgotten
 
 
-class Now(Protocol):
-    """The fields of a batcher's `statistics()`."""
+@dataclass(frozen=True, slots=True)
+class VersionReadiness:
+    """The readiness of one version that is served, or will be."""
 
-    @property
-    def is_open(self) -> bool: ...
-    @property
-    def queued_items(self) -> int: ...
-    @property
-    def queued_rows(self) -> int: ...
-    @property
-    def queued_s(self) -> float: ...
-    @property
-    def running_batches(self) -> int: ...
-    @property
-    def running_items(self) -> int: ...
-    @property
-    def oldest_batch_s(self) -> float: ...
-    @property
-    def pace(self) -> Pace | None: ...
-    @property
-    def away_workers(self) -> int: ...
-
-
-class Watchable(Protocol):
-    """A batcher, as far as metrics go."""
-
-    name: str
-
-    @property
-    def policy(self) -> Policy: ...
-
-    def observe(self, observer: Observer) -> None: ...
-
-    def statistics(self) -> Now: ...
-
-
-class ReadyModel(Protocol):
-    """The readiness of one version of a model."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def is_ready(self) -> bool: ...
+    model: str
+    version: str
+    is_ready: bool
 
 
 class Key(NamedTuple):
@@ -101,7 +63,7 @@ class Metrics:
         self.load = LoadSignals()
         self.load.add_source(self._load)
         # Set where models are kept: batchers do not know of models that could not be loaded.
-        self.readiness: Callable[[], Iterable[ReadyModel]] | None = None
+        self.readiness: Callable[[], Iterable[VersionReadiness]] | None = None
 
     # ---- what is watched
 
@@ -117,7 +79,7 @@ class Metrics:
         Several of one name and version are summed. `requests`: a server's own count of requests,
         for Triton's names.
         """
-        batcher: Watchable = getattr(batched, "batcher", batched)
+        batcher: ObservedBatcher = getattr(batched, "batcher", batched)
         key = Key(batcher.name, version)
         with self._lock:
             self._forget_lost()
@@ -217,7 +179,7 @@ class Metrics:
         await send({"type": "http.response.body", "body": body})
 
 
-def _by_key(found: Iterable[ReadyModel]) -> dict[Key, bool]:
+def _by_key(found: Iterable[VersionReadiness]) -> dict[Key, bool]:
     return {Key(each.model, each.version): each.is_ready for each in found}
 
 
@@ -227,7 +189,7 @@ class _Watch:
     def __init__(
         self,
         model: "_Model",
-        batcher: Watchable,
+        batcher: ObservedBatcher,
         requests: RequestFigures | None,
         stopped: "Callable[[_Watch], None]",
     ) -> None:
@@ -243,7 +205,7 @@ class _Watch:
             self._stopped(self)
 
     @property
-    def batcher(self) -> Watchable | None:
+    def batcher(self) -> ObservedBatcher | None:
         return self._batcher()
 
 
@@ -348,7 +310,7 @@ class _Model:
             self.recorder.load_s,
         )
 
-    def batchers(self) -> list[Watchable]:
+    def batchers(self) -> list[ObservedBatcher]:
         return [each for watch in self.watches if (each := watch.batcher) is not None]
 
     def _add_now(self, page: Exposition) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.items import Item
 from headway.errors import ConfigError
-from headway.observe.following import Followable, Following
-from headway.runtime.events import BatchFinished, BatchStarted
+from headway.observe.following import Following
+from headway.runtime.events import BatchFinished, BatchStarted, ObservedBatcher
 
 try:
     from opentelemetry import context, propagate, trace
@@ -36,7 +36,7 @@ class Tracing:
         self.genai = genai
         self._tracer = trace.get_tracer("headway", tracer_provider=provider)
 
-    def follow(self, batcher: Followable) -> None:
+    def follow(self, batcher: ObservedBatcher) -> None:
         """Make every call of this batcher from within a span a part of its trace."""
         Following(_current_span, self._finished, self._started).follow(batcher)
 

@@ -6,10 +6,12 @@ An observer that raises is logged once and detached: it never touches a request.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from headway.core.faults.supervision import WorkerState
 from headway.core.items import Batch, FireReason
+from headway.core.policy import Policy
+from headway.core.routing import Pace
 
 _log = logging.getLogger(__name__)
 
@@ -156,3 +158,36 @@ class Observers:
             except BaseException:  # noqa: BLE001  an observer is user code, and none of the callers' business
                 _log.exception("observer %r raised and is detached", observer)
                 self._observers = [each for each in self._observers if each is not observer]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A batcher's state at one moment."""
+
+    is_open: bool
+    crashed: BaseException | None
+    queued_items: int
+    queued_rows: int
+    queued_s: float  # the seconds of work in the queue
+    running_batches: int
+    running_items: int
+    oldest_batch_s: float  # how long the longest running batch has been running
+    pace: Pace | None = None  # how long batches take; None: unknown
+    away_workers: int = 0  # processes that are being started again, or given up
+
+
+class ObservedBatcher(Protocol):
+    """A batcher, as those see it that watch it."""
+
+    name: str
+
+    @property
+    def policy(self) -> Policy: ...
+
+    def observe(self, observer: Observer) -> None: ...
+
+    def follow(
+        self, follower: Callable[[tuple[int, ...]], None], *, is_optional: bool = False
+    ) -> None: ...
+
+    def statistics(self) -> Statistics: ...

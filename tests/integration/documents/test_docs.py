@@ -21,7 +21,7 @@ import headway
 from headway import errors, events
 from headway.cli.main import main
 from headway.core.items import Batch, FireReason, Item, RefusalReason
-from headway.runtime.batching.batcher import Statistics
+from headway.runtime.events import Statistics
 from headway.testing import run
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,6 @@ from headway.hosting.registry import (
     Registry,
     ServedModel,
     VersionEntry,
-    VersionReadiness,
     unknown_model,
 )
 from headway.hosting.repository.folder import ModelFolder, Repository
@@ -25,6 +24,7 @@ from headway.hosting.repository.settings import overridden
 from headway.hosting.repository.turns import LoadTurns
 from headway.hosting.tables import ModelOrigin, cache_dir_of
 from headway.models.catalogue import AnyModel
+from headway.observe.metrics import VersionReadiness
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Crashed
 

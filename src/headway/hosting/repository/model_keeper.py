@@ -30,7 +30,6 @@ from headway.hosting.registry import (
     Registry,
     ServedModel,
     VersionEntry,
-    VersionReadiness,
     unknown_model,
 )
 from headway.hosting.repository.building import forget_module
@@ -39,6 +38,7 @@ from headway.hosting.repository.turns import LoadTurns, Turn
 from headway.hosting.tables import ModelOrigin
 from headway.hosting.warm_up import Beside
 from headway.models.catalogue import AnyModel
+from headway.observe.metrics import VersionReadiness
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Crashed, Event
 

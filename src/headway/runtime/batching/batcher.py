@@ -40,11 +40,11 @@ from headway.runtime.batching.explaining import Explained, explanation_of
 from headway.runtime.batching.fan_out import FanOut, LongCall
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.parts import BatcherParts
-from headway.runtime.batching.statistics import Statistics, statistics_of
+from headway.runtime.batching.statistics import statistics_of
 from headway.runtime.calling.inputs import CallKeywords, CallOptions
 from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.streams import OpenStream, StreamCall
-from headway.runtime.events import Observer
+from headway.runtime.events import Observer, Statistics
 from headway.runtime.forking import tell_when_forked
 from headway.runtime.jobs.probing import ProbeWatcher
 

@@ -1,23 +1,7 @@
 """A batcher's state at one moment."""
 
-from dataclasses import dataclass
-
-from headway.core.routing import Pace
 from headway.runtime.batching.decider import BatchDecider
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    is_open: bool
-    crashed: BaseException | None
-    queued_items: int
-    queued_rows: int
-    queued_s: float  # the seconds of work in the queue
-    running_batches: int
-    running_items: int
-    oldest_batch_s: float  # how long the longest running batch has been running
-    pace: Pace | None = None  # how long batches take; None: unknown
-    away_workers: int = 0  # processes that are being started again, or given up
+from headway.runtime.events import Statistics
 
 
 def statistics_of(decider: BatchDecider) -> Statistics:
