@@ -274,7 +274,7 @@ class App:
                 candidates.append((template.routes, params))
         return candidates
 
-    def _remember(self, request: Request, found: Found) -> Found:
+    def _remember(self, request: Request, found: FoundRoute) -> FoundRoute:
         if len(request.path) > _LONGEST_REMEMBERED:
             return found
         if len(self._found) >= _MOST_REMEMBERED:
