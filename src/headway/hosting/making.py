@@ -11,7 +11,7 @@ import msgspec
 import numpy
 
 from headway.config import ModelConfig, default_of
-from headway.core.lifecycle.placement import Placement, place
+from headway.core.lifecycle.placement import Placement, place, process_setting
 from headway.errors import ConfigError
 from headway.hosting.registry import ItemsMean, WorkerLine
 from headway.model import BatchesOnRequest, Model, Tensor, TensorModel, overrides
@@ -111,8 +111,7 @@ def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) ->
         raise ConfigError(
             f"{config.name} streams: write it as `async def` to run it inline", field="worker"
         )
-    needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
-    needs_process = needs_process or ("pin" if config.pin else "")
+    needs_process = process_setting(config.worker_memory_mb, config.pin)
     if model.uses and (config.worker == "process" or needs_process):
         raise ConfigError(
             f"{config.name} calls other models, which a process of its own cannot reach",

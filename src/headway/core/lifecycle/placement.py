@@ -1,5 +1,6 @@
 """Decide where a model runs: in the event loop, in threads, or in processes of its own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
@@ -14,6 +15,11 @@ class Placement:
     reason: str  # for the log
 
 
+def process_setting(worker_memory_mb: float | None, pin: Sequence[str]) -> str:
+    """The setting that only a process of its own can keep; empty: none."""
+    return "worker_memory_mb" if worker_memory_mb is not None else "pin" if pin else ""
+
+
 def place(
     name: str,
     asked: str,
@@ -21,7 +27,7 @@ def place(
     is_async: bool,
     workers: int,
     is_python: bool,  # the user's own code, which holds the interpreter's lock while it runs
-    needs_process: str,  # the setting that only a process can keep; "": none
+    needs_process: str,  # see `process_setting`
     has_processes: bool = True,  # does this system support processes of its own?
 ) -> Placement:
     """Place a model. Raises ConfigError for settings that contradict each other."""

@@ -19,7 +19,7 @@ from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
 from headway.core.generation.options import NAMES, generation_options
 from headway.core.lifecycle.health import Health, health_of
-from headway.core.lifecycle.placement import Placement, place_engine
+from headway.core.lifecycle.placement import place_engine, process_setting
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, without_frames
 from headway.hosting.explaining import Story
 from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
@@ -88,7 +88,12 @@ class ServedGenerator(InUse):
         self.clock: Callable[[], float] = time.monotonic
         self._weights = dict(config.tenants)
         self._observers: list[Observer] = []
-        self.placement = _placement(config)
+        self.placement = place_engine(
+            config.name,
+            config.worker,
+            needs_process=process_setting(config.worker_memory_mb, config.pin),
+            has_processes=HAS_PROCESSES,
+        )
         self._engine: GenerationThread | EngineProcess | None = None
         self._front: Front | None = None
         self._adapter_folder: AdapterFolder | None = None
@@ -407,16 +412,6 @@ class _Texts(OpenStream):
         if piece.met is not None and self._story is not None:
             self._story.tell([piece.met])
         return bool(piece.text)
-
-
-def _placement(config: ModelConfig) -> Placement:
-    needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
-    return place_engine(
-        config.name,
-        config.worker,
-        needs_process=needs_process or ("pin" if config.pin else ""),
-        has_processes=HAS_PROCESSES,
-    )
 
 
 def _without_parameters(ask: Ask) -> Ask:

@@ -118,13 +118,6 @@ class BatcherOptions:
         limit_s = _seconds(self.execute_timeout_ms, "execute_timeout_ms")
         return None if limit_s == math.inf else limit_s
 
-    @property
-    def needs_process(self) -> str:
-        """The option that needs a process of its own; empty: none."""
-        if self.worker_memory_mb is not None:
-            return "worker_memory_mb"
-        return "pin" if self.pin else ""
-
     def policy_for(self, model: object) -> Policy:
         """The scheduler's policy; the model may have set some options itself. Raises ConfigError,
         naming the option."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.core.batching.scheduler import Scheduler
-from headway.core.lifecycle.placement import place
+from headway.core.lifecycle.placement import place, process_setting
 from headway.model import Model, TensorModel
 from headway.runtime.batching.calibration import Calibration
 from headway.runtime.batching.decider import BatchDecider
@@ -60,7 +60,7 @@ class BatcherParts:
             is_async=runner.is_async,
             workers=options.workers,
             is_python=False,  # processes only if asked for: a closure cannot run in one
-            needs_process=options.needs_process,
+            needs_process=process_setting(options.worker_memory_mb, options.pin),
             has_processes=HAS_PROCESSES,
         )
         self.observers = Observers(options.observers)
