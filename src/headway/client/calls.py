@@ -129,59 +129,16 @@ class ClientCall:
     value: Any = None
     model: str = ""
 
-    def request(self, timeout_s: float, left_s: float | None = None) -> dict[str, Any]:
-        """The arguments for httpx. `left_s`: of the caller's time, sent to the server."""
+    def request(self, left_s: float, *, is_stream: bool) -> dict[str, Any]:
+        """The arguments for httpx. `left_s`: of the caller's time. The server is told, but not of
+        a stream's: it goes on as long as it likes, unless the call has a deadline of its own."""
         return {
             "method": self.method,
             "url": self.path,
             "content": body_of(self.value) if self.method == "POST" else None,
-            "headers": self.options.headers(left_s, of=self.value),
-            "timeout": timeout_s,
+            "headers": self.options.headers(None if is_stream else left_s, of=self.value),
+            "timeout": left_s,
         }
-
-
-class Attempts:
-    """The attempts of one call, until it is answered or given up. The caller sends, waits and
-    passes the time in."""
-
-    def __init__(self, call: ClientCall, retries: Retries, timeout_s: float, now: float) -> None:
-        self._call = call
-        self._retries = retries
-        self._count = 0
-        deadline_ms = call.options.deadline_ms
-        self._whole_s = timeout_s if deadline_ms is None else deadline_ms / 1e3
-        self._started = now
-
-    def request(self, now: float, *, is_stream: bool = False) -> dict[str, Any]:
-        """The next attempt's, as `Call.request`. Raises DeadlineExceeded when it is too late.
-        A stream goes on as long as it likes, unless the call has a deadline of its own."""
-        left_s = self._left_s(now)
-        return self._call.request(left_s, None if is_stream else left_s)
-
-    def wait_s(
-        self, outcome: ClientAnswer | HeadwayError, now: float, *, elsewhere: bool = False
-    ) -> float | None:
-        """The seconds before the next attempt; None: this was the last. `outcome` is an error if
-        there was no answer; `elsewhere`: another server may be asked."""
-        answer = outcome if isinstance(outcome, ClientAnswer) else None
-        if isinstance(outcome, DeadlineExceeded) or (answer is not None and answer.status == 200):
-            return None
-        wait_s = self._retries.wait_s(self._count, answer, elsewhere=elsewhere)
-        self._count += 1
-        return wait_s if wait_s is not None and wait_s < self._left_s(now) else None
-
-    def result(self, outcome: ClientAnswer | HeadwayError) -> Any:
-        if isinstance(outcome, HeadwayError):
-            raise outcome
-        if outcome.status != 200:
-            raise error_of(outcome)
-        return self._call.read(outcome)
-
-    def _left_s(self, now: float) -> float:
-        left_s = self._whole_s - (now - self._started)
-        if left_s <= 0:
-            raise DeadlineExceeded(f"no answer within {self._whole_s:g} s")
-        return left_s
 
 
 def predict(

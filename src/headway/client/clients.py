@@ -12,7 +12,6 @@ from headway.client import calls
 from headway.client.balancing import Balancer, ChosenServer
 from headway.client.calls import (
     Asking,
-    Attempts,
     ClientAnswer,
     ClientCall,
     EventReader,
@@ -59,15 +58,14 @@ class _Caller(Generic[H]):
         deadline_ms, priority = asking.get("deadline_ms"), asking.get("priority")
         return RequestOptions(deadline_ms, priority, self._tenant, self._key)
 
-    def _tries(self, call: ClientCall) -> "_Tries":
-        attempts = Attempts(call, self._retries, self._timeout_s, time.monotonic())
-        return _Tries(attempts, self._balancer, self._urls, call.model)
+    def _attempts(self, call: ClientCall) -> "_Attempts":
+        return _Attempts(call, self._retries, self._timeout_s, self._balancer, self._urls)
 
-    def _stream(self, model: str, value: Any, asking: Asking) -> "tuple[_Tries, dict[str, Any]]":
-        tries = self._tries(calls.predict(model, value, Any, asking, self._options(asking)))
-        request = tries.begin(is_stream=True)
+    def _stream(self, model: str, value: Any, asking: Asking) -> "tuple[_Attempts, dict[str, Any]]":
+        attempts = self._attempts(calls.predict(model, value, Any, asking, self._options(asking)))
+        request = attempts.begin(is_stream=True)
         request["headers"]["Accept"] = "text/event-stream"
-        return tries, request
+        return attempts, request
 
     def _failure(self, error: "httpx.TransportError") -> HeadwayError:
         """The exception for a request that got no answer."""
@@ -78,27 +76,38 @@ class _Caller(Generic[H]):
         return failure
 
 
-class _Tries:
-    """The attempts of one call, each at a server that the balancer chooses."""
+class _Attempts:
+    """The attempts of one call, each at a server that the balancer chooses, until it is answered
+    or given up."""
 
     def __init__(
-        self, attempts: Attempts, balancer: Balancer, urls: Sequence[str], model: str
+        self,
+        call: ClientCall,
+        retries: Retries,
+        timeout_s: float,
+        balancer: Balancer,
+        urls: Sequence[str],
     ) -> None:
-        self._attempts = attempts
+        self._call = call
+        self._retries = retries
         self._balancer = balancer
         self._urls = urls
-        self._model = model
+        deadline_ms = call.options.deadline_ms
+        self._whole_s = timeout_s if deadline_ms is None else deadline_ms / 1e3
+        self._started = time.monotonic()
+        self._count = 0
         self._tried: set[int] = set()
         self._place: ChosenServer | None = None
-        self.result = attempts.result
 
     def begin(self, *, is_stream: bool = False) -> dict[str, Any]:
         """The arguments for httpx. Raises DeadlineExceeded when it is too late."""
         now = time.monotonic()
-        request = self._attempts.request(now, is_stream=is_stream)
+        request = self._call.request(self._left_s(now), is_stream=is_stream)
         size = len(request["content"] or b"")
         choose = self._balancer.choose
-        self._place = place = choose(self._model, size, now, tried=self._tried, asks=not is_stream)
+        self._place = place = choose(
+            self._call.model, size, now, tried=self._tried, asks=not is_stream
+        )
         request["url"] = self._urls[place.server] + request["url"]
         request["headers"] |= place.headers
         return request
@@ -111,13 +120,33 @@ class _Tries:
             return None
         now = time.monotonic()
         self._balancer.ended(place, outcome, now)
-        if outcome is None:
+        answer = outcome if isinstance(outcome, ClientAnswer) else None
+        if (
+            outcome is None
+            or isinstance(outcome, DeadlineExceeded)
+            or (answer is not None and answer.status == 200)
+        ):
             return None
         self._tried.add(place.server)
         elsewhere = self._balancer.has_other(now, self._tried)
         if not elsewhere:
             self._tried.clear()
-        return self._attempts.wait_s(outcome, now, elsewhere=elsewhere)
+        wait_s = self._retries.wait_s(self._count, answer, elsewhere=elsewhere)
+        self._count += 1
+        return wait_s if wait_s is not None and wait_s < self._left_s(now) else None
+
+    def result(self, outcome: ClientAnswer | HeadwayError) -> Any:
+        if isinstance(outcome, HeadwayError):
+            raise outcome
+        if outcome.status != 200:
+            raise calls.error_of(outcome)
+        return self._call.read(outcome)
+
+    def _left_s(self, now: float) -> float:
+        left_s = self._whole_s - (now - self._started)
+        if left_s <= 0:
+            raise DeadlineExceeded(f"no answer within {self._whole_s:g} s")
+        return left_s
 
 
 class Client(_Caller["httpx.Client"]):
@@ -173,18 +202,18 @@ class Client(_Caller["httpx.Client"]):
 
     def stream(self, model: str, value: Any, **asking: Unpack[Asking]) -> Iterator[Any]:
         """The chunks of a model that streams, as they come. Nothing is tried again."""
-        tries, request = self._stream(model, value, asking)
+        attempts, request = self._stream(model, value, asking)
         try:
             with self.http.stream(**request) as answer:
                 if answer.status_code != 200:
                     outcome = _answer_of(answer, answer.read())
-                    tries.end(outcome)
+                    attempts.end(outcome)
                     raise calls.error_of(outcome)
                 reader = EventReader()
                 for line in answer.iter_lines():
                     yield from reader.read(line)
         finally:
-            tries.end(None)
+            attempts.end(None)
 
     def models(self) -> list[str]:
         """Names of the models that are served."""
@@ -204,20 +233,20 @@ class Client(_Caller["httpx.Client"]):
         return False
 
     def _send(self, call: ClientCall) -> Any:
-        unreached, tries = _httpx().TransportError, self._tries(call)
+        unreached, attempts = _httpx().TransportError, self._attempts(call)
         while True:
             outcome: ClientAnswer | HeadwayError
-            request = tries.begin()
+            request = attempts.begin()
             try:
                 outcome = _answer_of(self.http.request(**request))
             except unreached as error:
                 outcome = self._failure(error)
             except BaseException:  # the caller leaves
-                tries.end(None)
+                attempts.end(None)
                 raise
-            wait_s = tries.end(outcome)
+            wait_s = attempts.end(outcome)
             if wait_s is None:
-                return tries.result(outcome)
+                return attempts.result(outcome)
             _pause(wait_s)
 
 
@@ -266,19 +295,19 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
         return results
 
     async def stream(self, model: str, value: Any, **asking: Unpack[Asking]) -> AsyncIterator[Any]:
-        tries, request = self._stream(model, value, asking)
+        attempts, request = self._stream(model, value, asking)
         try:
             async with self.http.stream(**request) as answer:
                 if answer.status_code != 200:
                     outcome = _answer_of(answer, await answer.aread())
-                    tries.end(outcome)
+                    attempts.end(outcome)
                     raise calls.error_of(outcome)
                 reader = EventReader()
                 async for line in answer.aiter_lines():
                     for chunk in reader.read(line):
                         yield chunk
         finally:
-            tries.end(None)
+            attempts.end(None)
 
     async def models(self) -> list[str]:
         names: list[str] = await self._send(calls.models(self._options({})))
@@ -296,20 +325,20 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
         return False
 
     async def _send(self, call: ClientCall) -> Any:
-        unreached, tries = _httpx().TransportError, self._tries(call)
+        unreached, attempts = _httpx().TransportError, self._attempts(call)
         while True:
             outcome: ClientAnswer | HeadwayError
-            request = tries.begin()
+            request = attempts.begin()
             try:
                 outcome = _answer_of(await self.http.request(**request))
             except unreached as error:
                 outcome = self._failure(error)
             except BaseException:  # the caller leaves
-                tries.end(None)
+                attempts.end(None)
                 raise
-            wait_s = tries.end(outcome)
+            wait_s = attempts.end(outcome)
             if wait_s is None:
-                return tries.result(outcome)
+                return attempts.result(outcome)
             await asyncio.sleep(wait_s)
 
 
