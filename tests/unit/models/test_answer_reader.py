@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.models.chat.answer_reader import Reading
+from headway.models.chat.answer_reader import AnswerReading
 from headway.models.chat.chats import (
     AnswerPart,
     CallArguments,
@@ -28,7 +28,7 @@ MISTRAL_CALLS = f'[TOOL_CALLS][{{"name": "f", "arguments": {ARGUMENTS}}}, ' + (
 )
 
 
-def read(reading: Reading, text: str, size: int) -> tuple[str, str, list[list[str]], bool]:
+def read(reading: AnswerReading, text: str, size: int) -> tuple[str, str, list[list[str]], bool]:
     """The text, the thoughts and the calls, with their text in pieces of a size."""
     reader = reading.reader()
     parts: list[AnswerPart] = []
@@ -76,25 +76,25 @@ def test_parts(
     text: str,
     expected: tuple[str, str, list[list[str]]],
 ) -> None:
-    reading = Reading(convention, thinking, is_thinking=is_open)
+    reading = AnswerReading(convention, thinking, is_thinking=is_open)
     for size in (1, 2, 3, 7, 1000):
         assert read(reading, text, size) == (*expected, bool(expected[2]))
 
 
 def test_a_call_that_was_cut_off_is_no_complete_call() -> None:
     for length in range(len("<tool_call>"), len(HERMES_CALL)):
-        _, _, calls, has_called = read(Reading(HERMES), HERMES_CALL[:length], 1)
+        _, _, calls, has_called = read(AnswerReading(HERMES), HERMES_CALL[:length], 1)
         assert not has_called
         assert all(ARGUMENTS.startswith(arguments) for _, arguments in calls)
 
 
 def test_what_no_grammar_lets_through_is_no_call() -> None:
     """The grammar's library may give up; then anything follows."""
-    assert read(Reading(HERMES), "<tool_call>anything at all", 5) == ("", "", [], False)
+    assert read(AnswerReading(HERMES), "<tool_call>anything at all", 5) == ("", "", [], False)
 
 
 def test_tokens_of_thoughts_are_counted() -> None:
-    reader = Reading(None, THINKING).reader()
+    reader = AnswerReading(None, THINKING).reader()
     for piece in ("<think>", "one", " two", "</think>", "three"):
         reader.read(piece)
     assert reader.thinking_tokens == 3  # with the one that ends them

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from headway.core.generation.options import GenerationOptions
 from headway.errors import InputTooLarge, InvalidInput, QueueFull
-from headway.models.chat.answer_reader import Reading
+from headway.models.chat.answer_reader import AnswerReading
 from headway.models.chat.chats import ChatPrompt, Message
 from headway.models.chat.grammars import Vocabulary, with_answer
 from headway.models.chat.spelling import BYTES
@@ -25,7 +25,7 @@ _HELPERS = 2  # threads for short chats: while a template takes its time, others
 class PreparedChat(NamedTuple):
     ids: list[int]
     grammar: str  # of the answer; empty: any text
-    reading: Reading | None  # None: the answer is text
+    reading: AnswerReading | None  # None: the answer is text
 
 
 class Language:
@@ -114,7 +114,7 @@ class Language:
         markers = [] if convention is None else convention.markers
         markers += [] if thinking is None else [*thinking]
         shown = {each.id: each.shown for each in markers if each.id is not None and each.is_special}
-        reading = Reading(convention, thinking, is_thinking=rendered.is_thinking, shown=shown)
+        reading = AnswerReading(convention, thinking, is_thinking=rendered.is_thinking, shown=shown)
         return PreparedChat(rendered.ids, grammar, reading)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from headway.core.generation.options import GenerationOptions
 from headway.core.generation.sequence import Finished
 from headway.hosting.explaining import GenerationTimes
-from headway.models.chat.answer_reader import Reading
+from headway.models.chat.answer_reader import AnswerReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Generation:
     options: GenerationOptions
     n: int = 1
     shows_empty: bool = False  # pieces of tokens that have no text yet
-    reading: Reading | None = None  # what answers hold beside text
+    reading: AnswerReading | None = None  # what answers hold beside text
     shows_end: bool = False  # the token that ends an answer, which has none
 
     @property

@@ -20,7 +20,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerReading:
     """What an answer may hold beside text."""
 
     convention: Convention | None = None  # None: no calls
@@ -34,7 +34,7 @@ class Reading:
 
 
 class AnswerReader:
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: AnswerReading) -> None:
         self._reading = reading
         self._held = ""  # text that was not understood yet
         self._space = ""  # held back: it is dropped before a call

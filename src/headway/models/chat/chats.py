@@ -1,13 +1,13 @@
 """A chat as every dialect asks it, and the parts that its answer is made of. Knows no route.
 
 A route reads its dialect's request into a `ChatPrompt` and has it prepared: `Language.prepare`
-gives tokens, a grammar and, where the answer may hold more than text, a `Reading`. The route makes
-one `reading.reader()` for each choice, hands it the text of every piece (`read`), at the end
-`finish`, and writes the parts that come back in its own dialect:
+gives tokens, a grammar and, where the answer may hold more than text, an `AnswerReading`. The
+route makes one `reading.reader()` for each choice, hands it the text of every piece (`read`), at
+the end `finish`, and writes the parts that come back in its own dialect:
 
     ReasoningPart*  (TextPart | CallBegin CallArguments*)*
 
-and the answer ends by `calls` where its reader `has_called`. Without a `Reading` all text is text.
+and the answer ends by `calls` where its reader `has_called`. Without one all text is text.
 """
 
 from collections.abc import Mapping, Sequence

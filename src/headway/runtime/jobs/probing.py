@@ -39,7 +39,7 @@ class ProbeWatcher:
         return False
 
 
-class Probe:
+class ProbeJob:
     """One timed call of the model, as a job for a worker."""
 
     def __init__(
@@ -214,7 +214,7 @@ class Trial:
 
     async def _together(self, values: list[Any]) -> list[Any]:
         rows = next((size for size in self._batch_sizes if size >= len(values)), len(values))
-        job = Probe(self._runner, values, rows, self._clock)
+        job = ProbeJob(self._runner, values, rows, self._clock)
         self._start(job)
         await job.seconds
         return job.results
@@ -255,7 +255,7 @@ class _Probes:
         for attempt in range(self._repeats + 1):
             await self._watcher.wait_turn(self._last_s)
             # The model may change its list.
-            job = Probe(self._runner, list(values), rows, self._clock)
+            job = ProbeJob(self._runner, list(values), rows, self._clock)
             self._start(job)
             self._last_s = seconds = max(await job.seconds, 1e-9)
             if attempt > 0:  # the first call of a shape pays for what is built lazily

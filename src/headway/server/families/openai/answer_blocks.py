@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from headway.hosting.generation.pieces import AnswerPiece
-from headway.models.chat.answer_reader import Reading
+from headway.models.chat.answer_reader import AnswerReading
 from headway.models.chat.chats import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 from headway.server.families.openai.answers import UsageCount
 from headway.server.families.openai.chat_writer import parts_of
@@ -46,7 +46,7 @@ class BlockEvent(NamedTuple):
 class AnswerBlocks:
     """The blocks of one answer."""
 
-    def __init__(self, reading: Reading | None, usage: UsageCount) -> None:
+    def __init__(self, reading: AnswerReading | None, usage: UsageCount) -> None:
         self._reader = None if reading is None else reading.reader()
         self._usage = usage
         self.blocks: list[Block] = []

@@ -14,7 +14,7 @@ from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
-from headway.models.chat.answer_reader import Reading
+from headway.models.chat.answer_reader import AnswerReading
 from headway.models.chat.chats import ChatPrompt
 from headway.server.auth.access import Access
 from headway.server.bodies.neutral import Neutral
@@ -112,7 +112,7 @@ class BegunChat(NamedTuple):
     stream: ServedStream
     options: GenerationOptions  # with those of the model, where none were asked for
     prompt: tuple[int, ...]
-    reading: Reading | None  # None: the answer is text (`headway.models.chat.chats`)
+    reading: AnswerReading | None  # None: the answer is text (`headway.models.chat.chats`)
 
 
 async def begin_chat(

@@ -8,7 +8,7 @@ import msgspec
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import AnswerPiece
 from headway.hosting.registry import Ask
-from headway.models.chat.answer_reader import AnswerReader, Reading
+from headway.models.chat.answer_reader import AnswerReader, AnswerReading
 from headway.models.chat.chats import (
     AnswerPart,
     CallArguments,
@@ -42,7 +42,7 @@ class ChatWriter(Writer):
         usage: UsageCount,
         ask: Ask,
         *,
-        reading: Reading | None,
+        reading: AnswerReading | None,
         shows_logprobs: bool,
         top_logprobs: int | None = None,
         prompt: Sequence[int] = (),
