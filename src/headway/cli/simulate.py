@@ -1,16 +1,15 @@
 """`headway simulate`: compare batching policies on a workload, without a server."""
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli import simulate_flags as flags
 from headway.cli import simulate_fleet, simulate_generation
-from headway.cli.simulate_scenarios import Composing, check_batch_sizes, naming, points_of
+from headway.cli.simulate_scenarios import Composing, check_batch_sizes, naming, points_of, tell
 from headway.core.policy import Compose, Order
 from headway.errors import ConfigError
 from headway.lab import report
@@ -232,12 +231,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
     results = report.over_seeds(by_seed)
     title = _title(arguments, points[0].scenario, points[0].capacity_rps)
-    _tell(results, title, as_json=arguments.json)
-    if plot:
-        draw = report.plot_loads if has_curve else report.plot_point
-        with naming("--plot"):
-            draw(results, plot, title=title)
-        print(f"wrote {plot}", file=sys.stderr)
+    tell(arguments, title, results, _to_text, report.plot_loads if has_curve else report.plot_point)
     return 0
 
 
@@ -248,13 +242,9 @@ def _with_seed(arguments: argparse.Namespace, seed: int) -> argparse.Namespace:
 # ---- telling
 
 
-def _tell(results: list[Result], title: str, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([result.to_json() for result in results], indent=2, allow_nan=False))
-        return
-    print(f"{title}\n\n{report.to_table(results)}")
-    if tenants := report.to_tenants_table(results):
-        print(f"\n{tenants}")
+def _to_text(results: Sequence[Result]) -> str:
+    tenants = report.to_tenants_table(results)
+    return f"{report.to_table(results)}\n\n{tenants}" if tenants else report.to_table(results)
 
 
 def _title(arguments: argparse.Namespace, scenario: Scenario, capacity_rps: float) -> str:

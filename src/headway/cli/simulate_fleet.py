@@ -1,13 +1,11 @@
 """`headway simulate --replicas`: several replicas behind a router, in virtual time."""
 
 import argparse
-import json
-import sys
 from dataclasses import replace
 
 from headway.cli import simulate_flags as flags
-from headway.cli.simulate_scenarios import Composing, LoadPoint, naming, points_of
-from headway.core.policy import Compose, Policy
+from headway.cli.simulate_scenarios import Composing, LoadPoint, naming, points_of, policy_of, tell
+from headway.core.policy import Compose
 from headway.core.routing import Route
 from headway.errors import ConfigError
 from headway.lab import report
@@ -102,14 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{arguments.arrivals.text}, {arguments.requests} requests, seed {arguments.seed}; "
         f"{len(speeds)} replicas, capacity {points[0].capacity_rps:.0f}/s"
     )
-    if arguments.json:
-        print(json.dumps([each.to_json() for each in results], indent=2, allow_nan=False))
-    else:
-        print(f"{title}\n\n{to_table(results)}")
-    if arguments.plot:
-        with naming("--plot"):
-            plot(results, arguments.plot, title=title)
-        print(f"wrote {arguments.plot}", file=sys.stderr)
+    tell(arguments, title, results, to_table, plot)
     return 0
 
 
@@ -133,27 +124,14 @@ def _result(
     arguments: argparse.Namespace, point: LoadPoint, spec: flags.PolicySpec, route: Route
 ) -> FleetResult:
     scenario = replace(point.scenario, workers=1, speeds=())
+    composing = Composing((arguments.composes or [Compose.DP])[0], *arguments.buckets)
     outcome = simulate_fleet(
         scenario,
-        _policy(arguments, replace(point, scenario=scenario), spec),
+        policy_of(scenario, spec, composing),
         _fleet(arguments, route, 2.0 * scenario.seconds[-1]),
         seed=arguments.seed,
     )
     return FleetResult(spec.text, route.value, point.load, scenario.slo_s, outcome)
-
-
-def _policy(arguments: argparse.Namespace, point: LoadPoint, spec: flags.PolicySpec) -> Policy:
-    composes = arguments.composes or [Compose.DP]
-    composing = Composing(composes[0], *arguments.buckets)
-    assert spec.firing is not None
-    return point.scenario.policy(
-        spec.firing,
-        max_wait_s=spec.max_wait_s,
-        max_rows=spec.max_rows,
-        compose=composing.compose,
-        buckets=composing.buckets,
-        quantiles=composing.quantiles,
-    )
 
 
 def _fleet(arguments: argparse.Namespace, route: Route, usual_wait_s: float) -> Fleet:

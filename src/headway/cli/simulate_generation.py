@@ -2,14 +2,13 @@
 
 import argparse
 import itertools
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headway.cli.simulate_scenarios import tell
 from headway.core.generation.limits import EngineLimits
 from headway.errors import ConfigError
 from headway.lab import generation, report
@@ -62,13 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     cost = generation.StepCost(profile.alpha_s, profile.beta_s)
     outcomes = generation.compare(conversations, limits, cost)
     title = f"{arguments.arrivals.text}, {len(conversations.arrivals)} requests"
-    if arguments.json:
-        print(json.dumps([each.to_json() for each in outcomes], indent=2, allow_nan=False))
-    else:
-        print(f"{title}\n\n{generation.to_table(outcomes)}")
-    if arguments.plot:
-        generation.plot(outcomes, arguments.plot, title=title)
-        print(f"wrote {arguments.plot}", file=sys.stderr)
+    tell(arguments, title, outcomes, generation.to_table, generation.plot)
     return 0
 
 

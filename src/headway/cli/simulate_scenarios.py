@@ -3,19 +3,23 @@
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from headway.cli import simulate_flags as flags
 from headway.core.costs import CostTable
-from headway.core.policy import Compose, Firing, Order
+from headway.core.policy import Compose, Firing, Order, Policy
 from headway.errors import ConfigError
 from headway.lab import traces, workload
+from headway.lab.fleet_report import FleetResult
+from headway.lab.generation import GenerationOutcome
 from headway.lab.oracle import oracle
 from headway.lab.profiles import (
     KneeProfile,
@@ -33,12 +37,26 @@ from headway.lab.profiles import (
 from headway.lab.report import Result, by_tenant
 from headway.lab.simulate import Callers, Drift, Lengths, Scenario, simulate
 
+R = TypeVar("R", Result, FleetResult, GenerationOutcome)
+
 
 @dataclass(frozen=True, slots=True)
 class Composing:
     compose: Compose
     buckets: tuple[int, ...] = ()
     quantiles: int = 0
+
+
+def policy_of(scenario: Scenario, spec: flags.PolicySpec, composing: Composing) -> Policy:
+    assert spec.firing is not None, "the oracle chooses its own"
+    return scenario.policy(
+        spec.firing,
+        max_wait_s=spec.max_wait_s,
+        max_rows=spec.max_rows,
+        compose=composing.compose,
+        buckets=composing.buckets,
+        quantiles=composing.quantiles,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,14 +75,7 @@ class LoadPoint:
             best, outcome = oracle(scenario, by_mean=by_mean, compose=composing.compose)
             config = str(best)
         else:
-            policy = scenario.policy(
-                spec.firing,
-                max_wait_s=spec.max_wait_s,
-                max_rows=spec.max_rows,
-                compose=composing.compose,
-                buckets=composing.buckets,
-                quantiles=composing.quantiles,
-            )
+            policy = policy_of(scenario, spec, composing)
             outcome = simulate(scenario, policy, record=record and spec.firing is Firing.AUTO)
         compose = None if scenario.lengths is None else composing.compose.value
         owners = None if scenario.callers is None else scenario.callers.tenants
@@ -271,6 +282,24 @@ def check_batch_sizes(policies: Iterable[flags.PolicySpec], max_rows: int) -> No
                 f"{policy.text} has larger batches than --max-batch-size {max_rows}",
                 field="--policy",
             )
+
+
+def tell(
+    arguments: argparse.Namespace,
+    title: str,
+    results: list[R],
+    to_text: Callable[[list[R]], str],
+    draw: Callable[..., None],
+) -> None:
+    """Print the results, and draw them if that was asked for."""
+    if arguments.json:
+        print(json.dumps([each.to_json() for each in results], indent=2, allow_nan=False))
+    else:
+        print(f"{title}\n\n{to_text(results)}")
+    if arguments.plot:
+        with naming("--plot"):
+            draw(results, arguments.plot, title=title)
+        print(f"wrote {arguments.plot}", file=sys.stderr)
 
 
 @contextmanager

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from headway.core.costs import CostTable
-from headway.errors import ConfigError
 from headway.lab.columns import aligned
-from headway.lab.report import new_figure
+from headway.lab.report import new_figure, save
 
 _PAYS = 1.05  # times the rows a second that a larger batch must give
 
@@ -118,15 +117,9 @@ def draw(table: CostTable, path: Path, *, title: str) -> None:
     for axes in (times, rates):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("rows in a batch")
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
     times.set_yscale("log")
     times.set_ylabel("ms")
     rates.set_ylabel("rows a second (dashed: the best size)")
     if table.sizes:
         times.legend(frameon=False)
-    figure.suptitle(title, fontsize="medium")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from error
+    save(figure, path, title)

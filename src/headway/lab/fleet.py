@@ -22,7 +22,7 @@ from headway.core.policy import Policy
 from headway.core.routing import ReplicaView, Route, Router
 from headway.errors import ConfigError, Unavailable
 from headway.lab.profiles import probe, probe_sizes
-from headway.lab.simulate import Scenario
+from headway.lab.simulate import Latencies, Scenario
 from headway.lab.workload import ClosedLoop, Times
 
 _SCRAPE_S = 15.0  # between two looks of the autoscaler, as Kubernetes has it
@@ -49,27 +49,14 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FleetOutcome:
+class FleetOutcome(Latencies):
     arrived_at: Times
-    latencies_s: Times  # NaN: refused
+    latencies_s: Times  # NaN: refused; else since an item was first sent
     shares: list[float]  # of the requests, by replica in the order of starting
     batches: int
     retried: int
     replicas: list[tuple[float, int]]  # since when, how many: serving or starting
     span_s: float
-
-    @property
-    def answered_s(self) -> Times:
-        """The latencies of answered requests, from the first time they were sent."""
-        return self.latencies_s[~np.isnan(self.latencies_s)]
-
-    def percentile_s(self, percent: float) -> float:
-        answered = self.answered_s
-        return float(np.percentile(answered, percent)) if len(answered) else math.nan
-
-    @property
-    def dropped(self) -> int:
-        return int(np.isnan(self.latencies_s).sum())
 
     @property
     def replica_seconds(self) -> float:

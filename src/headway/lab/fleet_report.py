@@ -10,7 +10,7 @@ import numpy as np
 
 from headway.lab.columns import aligned
 from headway.lab.fleet import FleetOutcome
-from headway.lab.report import new_figure, save, short
+from headway.lab.report import new_figure, number, save, short
 
 _BINS = 200
 
@@ -31,29 +31,23 @@ class FleetResult:
 
     def to_json(self) -> dict[str, object]:
         outcome = self.outcome
-        answered = outcome.answered_s
-        in_slo = answered <= (math.inf if self.slo_s is None else self.slo_s + 1e-9)
         return {
             "policy": self.policy,
             "route": self.route,
-            "load": _number(self.load),
-            "mean_ms": _number(answered.mean() * 1e3 if len(answered) else None),
-            **{f"p{each}_ms": _number(outcome.percentile_s(each) * 1e3) for each in (50, 95, 99)},
-            "longest_ms": _number(outcome.percentile_s(100) * 1e3),
-            "mean_batch": _number(len(answered) / max(1, outcome.batches)),
-            "slo_attainment": _number(in_slo.sum() / max(1, len(outcome.latencies_s))),
-            "answered": len(answered),
+            "load": number(self.load),
+            "mean_ms": number(outcome.mean_s * 1e3),
+            **{f"p{each}_ms": number(outcome.percentile_s(each) * 1e3) for each in (50, 95, 99)},
+            "longest_ms": number(outcome.percentile_s(100) * 1e3),
+            "mean_batch": number(outcome.mean_batch),
+            "slo_attainment": number(outcome.within(self.slo_s) / max(1, len(outcome.latencies_s))),
+            "answered": len(outcome.answered_s),
             "dropped": outcome.dropped,
             "sent_again": outcome.retried,
-            "shares": [_number(each) for each in outcome.shares],
-            "replica_seconds": _number(outcome.replica_seconds),
+            "shares": [number(each) for each in outcome.shares],
+            "replica_seconds": number(outcome.replica_seconds),
             "most_replicas": max(count for _, count in outcome.replicas),
-            "replicas": [[_number(at), count] for at, count in outcome.replicas],
+            "replicas": [[number(at), count] for at, count in outcome.replicas],
         }
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(float(value), 6)
 
 
 def to_table(results: Sequence[FleetResult]) -> str:
@@ -69,14 +63,12 @@ def to_table(results: Sequence[FleetResult]) -> str:
 
 def _row(result: FleetResult) -> list[str]:
     outcome = result.outcome
-    answered = outcome.answered_s
-    mean_s = float(answered.mean()) if len(answered) else math.nan
-    times = (mean_s, *(outcome.percentile_s(each) for each in (50, 95, 99, 100)))
+    times = (outcome.mean_s, *(outcome.percentile_s(each) for each in (50, 95, 99, 100)))
     return [
         "-" if result.load is None else f"{result.load:.3g}",
         result.name,
         *(short(each * 1e3) for each in times),
-        short(len(answered) / max(1, outcome.batches)),
+        short(outcome.mean_batch),
         f"{min(outcome.shares):.1%}",
         short(outcome.replica_seconds / outcome.span_s if outcome.span_s else math.nan),
         str(outcome.dropped),
@@ -94,8 +86,8 @@ def plot(results: Sequence[FleetResult], path: Path, *, title: str) -> None:
         edges = np.linspace(0.0, outcome.span_s, _BINS + 1)
         at = np.clip(np.searchsorted(edges, outcome.arrived_at, side="right") - 1, 0, _BINS - 1)
         p99_ms = []
-        for number in range(_BINS):
-            there = outcome.latencies_s[at == number]
+        for bin_ in range(_BINS):
+            there = outcome.latencies_s[at == bin_]
             there = there[~np.isnan(there)]
             p99_ms.append(np.percentile(there, 99) * 1e3 if len(there) else math.nan)
         tail.plot(edges[:-1], p99_ms, label=label, linewidth=1.2)

@@ -42,29 +42,29 @@ class Result:
         answered = len(outcome.answered_s)
         offered = len(outcome.latencies_s)
         percentiles = {
-            f"p{percent}_ms": _number(outcome.percentile_s(percent) * 1e3)
+            f"p{percent}_ms": number(outcome.percentile_s(percent) * 1e3)
             for percent in (50, 95, 99)
         }
         return {
             "policy": self.policy,
             "config": self.config,
             "compose": self.compose,
-            "load": _number(self.load),
-            "rate_rps": _number(self.rate_rps),
-            "mean_ms": _number(outcome.mean_s * 1e3),
+            "load": number(self.load),
+            "rate_rps": number(self.rate_rps),
+            "mean_ms": number(outcome.mean_s * 1e3),
             **percentiles,
-            "mean_batch": _number(outcome.mean_batch),
-            "throughput_rps": _number(outcome.throughput_rps),
-            "goodput_rps": _number(outcome.goodput_rps(self.slo_s)),
-            "slo_attainment": _number(outcome.within(self.slo_s) / offered if offered else None),
-            "padding_waste": _number(outcome.padding_waste),
-            "long_p99_ms": _number(outcome.long_p99_s * 1e3),
-            "longest_ms": _number(outcome.percentile_s(100) * 1e3),
+            "mean_batch": number(outcome.mean_batch),
+            "throughput_rps": number(outcome.throughput_rps),
+            "goodput_rps": number(outcome.goodput_rps(self.slo_s)),
+            "slo_attainment": number(outcome.within(self.slo_s) / offered if offered else None),
+            "padding_waste": number(outcome.padding_waste),
+            "long_p99_ms": number(outcome.long_p99_s * 1e3),
+            "longest_ms": number(outcome.percentile_s(100) * 1e3),
             **_spread(self),
             "answered": answered,
             "dropped": outcome.dropped,
-            "batch_cap": _number(outcome.mean_batch_cap),
-            "linger_cap_ms": _number(outcome.mean_linger_cap_s * 1e3),
+            "batch_cap": number(outcome.mean_batch_cap),
+            "linger_cap_ms": number(outcome.mean_linger_cap_s * 1e3),
             "fire_reasons": {reason.value: n for reason, n in outcome.fire_reasons.items()},
             **({"tenants": self._tenants()} if self.tenants else {}),
         }
@@ -74,8 +74,8 @@ class Result:
             name: {
                 "offered": each.offered,
                 "answered": each.answered,
-                "mean_ms": _number(each.mean_s * 1e3),
-                "p99_ms": _number(each.p99_s * 1e3),
+                "mean_ms": number(each.mean_s * 1e3),
+                "p99_ms": number(each.p99_s * 1e3),
             }
             for name, each in self.tenants.items()
         }
@@ -124,10 +124,10 @@ def _spread(result: Result) -> dict[str, object]:
     return {
         "seeds": len(outcomes),
         "mean_ms_over_seeds": [
-            _number(each) for each in (min(means), float(np.mean(means)), max(means))
+            number(each) for each in (min(means), float(np.mean(means)), max(means))
         ],
         "p99_ms_over_seeds": [
-            _number(each) for each in (min(p99s), float(np.mean(p99s)), max(p99s))
+            number(each) for each in (min(p99s), float(np.mean(p99s)), max(p99s))
         ],
     }
 
@@ -136,7 +136,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{short(float(np.mean(values)))} ({short(min(values))} to {short(max(values))})"
 
 
-def _number(value: float | None) -> float | None:
+def number(value: float | None) -> float | None:
     """JSON has no NaN and no infinity."""
     return None if value is None or not math.isfinite(value) else round(value, 6)
 

@@ -218,20 +218,13 @@ class Fired(NamedTuple):
     reason: FireReason
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    latencies_s: Times  # by item, in the order of arrival; NaN: refused, or stuck
+class Latencies:
+    """Figures of what was simulated. In `latencies_s` NaN stands for an item without an answer."""
+
+    __slots__ = ()
+    latencies_s: Times
     batches: int
-    largest_batch: int  # rows
-    span_s: float  # from the first arrival to the last answer
-    fire_reasons: dict[FireReason, int]
-    mean_batch_cap: float
-    mean_linger_cap_s: float
-    is_stuck: bool  # all clients of a closed loop wait, and still no batch is full
-    arrived_at: Times
-    fired: list[Fired] | None = None  # None: not recorded
-    padding_waste: float = 0.0  # the share of the computation that was padding
-    sizes: Sizes | None = None  # by item, if lengths differ
+    span_s: float
 
     @property
     def answered_s(self) -> Times:
@@ -247,8 +240,33 @@ class Outcome:
         answered = self.answered_s
         return float(answered.mean()) if len(answered) else math.nan
 
+    @property
+    def mean_batch(self) -> float:
+        return len(self.answered_s) / self.batches if self.batches else math.nan
+
     def percentile_s(self, percent: float) -> float:
         return percentile_s(self.answered_s, percent)
+
+    def within(self, slo_s: float | None) -> int:
+        """The number of items answered within `slo_s`; None: of all answered items."""
+        limit = math.inf if slo_s is None else slo_s + 1e-9
+        return int((self.answered_s <= limit).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome(Latencies):
+    latencies_s: Times  # by item, in the order of arrival; NaN: refused, or stuck
+    batches: int
+    largest_batch: int  # rows
+    span_s: float  # from the first arrival to the last answer
+    fire_reasons: dict[FireReason, int]
+    mean_batch_cap: float
+    mean_linger_cap_s: float
+    is_stuck: bool  # all clients of a closed loop wait, and still no batch is full
+    arrived_at: Times
+    fired: list[Fired] | None = None  # None: not recorded
+    padding_waste: float = 0.0  # the share of the computation that was padding
+    sizes: Sizes | None = None  # by item, if lengths differ
 
     @property
     def long_p99_s(self) -> float:
@@ -260,17 +278,8 @@ class Outcome:
         return percentile_s(latencies_s[~np.isnan(latencies_s)], 99)
 
     @property
-    def mean_batch(self) -> float:
-        return len(self.answered_s) / self.batches if self.batches else math.nan
-
-    @property
     def throughput_rps(self) -> float:
         return len(self.answered_s) / self.span_s if self.span_s else 0.0
-
-    def within(self, slo_s: float | None) -> int:
-        """The number of items answered within `slo_s`; None: of all answered items."""
-        limit = math.inf if slo_s is None else slo_s + 1e-9
-        return int((self.answered_s <= limit).sum())
 
     def goodput_rps(self, slo_s: float | None) -> float:
         return self.within(slo_s) / self.span_s if self.span_s else 0.0

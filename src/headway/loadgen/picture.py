@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.errors import ConfigError
-from headway.lab.report import new_figure
+from headway.lab.report import new_figure, save
 from headway.loadgen.report import Point
 
 
@@ -42,13 +41,7 @@ def draw(points: Sequence[Point], path: Path, *, title: str) -> None:
     answers.set_ylabel("answers a second")
     for axes in (times, answers):
         axes.set_xlabel("requests a second" if points[0].rate_rps is not None else "connections")
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize="medium")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from error
+    save(figure, path, title)
 
 
 def _load(point: Point) -> float:

@@ -9,7 +9,7 @@ import itertools
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from headway.core.generation.sequence import Finished, FinishReason
