@@ -1,9 +1,7 @@
 """`headway simulate`: compare batching policies on a workload, without a server."""
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,6 +195,8 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
     if arguments.generate and arguments.replicas is not None:
         raise ConfigError("not with --replicas", field="--generate")
     if arguments.replicas is not None:
@@ -216,9 +216,11 @@ def run(arguments: argparse.Namespace) -> int:
     composes: list[Compose] = arguments.composes or [Compose.DP]
     runs = len(policies) * len(composes) * max(1, len(arguments.load)) * arguments.seeds
     by_seed: list[list[Result]] = []
-    with _progress(arguments.requests * runs) as on_progress:
+    items = arguments.requests * runs
+    is_hidden = True if items < _LONG_RUN else None  # None: unless a person is watching
+    with tqdm(total=items, unit=" items", unit_scale=True, leave=False, disable=is_hidden) as bar:
         for seed in range(arguments.seed, arguments.seed + arguments.seeds):
-            points = points_of(_with_seed(arguments, seed), on_progress)
+            points = points_of(_with_seed(arguments, seed), bar.update)
             check_batch_sizes(policies, points[0].scenario.max_rows)
             record = plot is not None and not has_curve and not by_seed
             by_seed.append(
@@ -267,15 +269,3 @@ def _title(arguments: argparse.Namespace, scenario: Scenario, capacity_rps: floa
     if scenario.slo_s is not None:
         parts.append(f"SLO {scenario.slo_s * 1e3:g} ms")
     return "; ".join(parts)
-
-
-@contextmanager
-def _progress(items: int) -> Iterator[Callable[[int], object]]:
-    """The caller says how many more items are done; long runs show a bar."""
-    if items < _LONG_RUN or not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=items, unit=" items", unit_scale=True, leave=False) as bar:
-        yield bar.update
