@@ -260,19 +260,20 @@ def _capacity(arguments: argparse.Namespace, profile: Profile, lengths: Lengths 
 
 
 def _profile(arguments: argparse.Namespace) -> Profile:
-    profile: Profile = _measured(arguments) if arguments.latency is None else arguments.latency
+    profile: Profile = arguments.latency or TableProfile(
+        measured_costs(arguments.profile), arguments.size
+    )
     if arguments.tile > 1:
         profile = TileProfile(profile, arguments.tile)
     return profile if arguments.best_size is None else KneeProfile(profile, arguments.best_size)
 
 
-def _measured(arguments: argparse.Namespace) -> TableProfile:
-    file: Path = arguments.profile
+def measured_costs(file: Path) -> CostTable:
+    """The batch times that --profile names."""
     try:
-        table = CostTable.from_json(json.loads(file.read_text(encoding="utf-8")))
+        return CostTable.from_json(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(f"{file}: {error}", field="--profile") from error
-    return TableProfile(table, arguments.size)
 
 
 def check_batch_sizes(policies: Iterable[flags.PolicySpec], max_rows: int) -> None:

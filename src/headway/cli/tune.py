@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from headway.cli import simulate_flags as flags
 from headway.cli.bench_flags import counts
 from headway.cli.served_process import served
+from headway.cli.simulate_scenarios import measured_costs
 from headway.core.costs import CostTable
 from headway.errors import ConfigError, HeadwayError
 from headway.lab import traces, tuning, workload
@@ -157,15 +158,14 @@ def _table(arguments: argparse.Namespace, config: "ModelConfig") -> CostTable:
 
     if arguments.profile is None:
         return asyncio.run(measured(config, arguments.samples, 15.0))
-    try:
-        return CostTable.from_json(json.loads(arguments.profile.read_text(encoding="utf-8")))
-    except (OSError, ValueError, ConfigError) as error:
-        raise ConfigError(f"{arguments.profile}: {error}", field="--profile") from error
+    return measured_costs(arguments.profile)
 
 
 def _found(
     arguments: argparse.Namespace, config: "ModelConfig", table: CostTable, law: ArrivalLaw
 ) -> Findings:
+    from tqdm import tqdm
+
     largest = min(config.max_batch_size, max(table.rows[-1], 1))
     sizes = _sizes(arguments, table)
 
@@ -189,8 +189,10 @@ def _found(
         ]
 
     thorough = scenarios(_THOROUGH, arguments.rate, _SEEDS)
-    with _progress(sum(1 for _ in tuning.grid(largest))) as count:
-        finalists = tuning.best_of(largest, scenarios(_QUICK, arguments.rate, 1), thorough, count)
+    settings = sum(1 for _ in tuning.grid(largest))
+    with tqdm(total=settings, desc="simulating", unit="setting", leave=False, disable=None) as bar:
+        quick = scenarios(_QUICK, arguments.rate, 1)
+        finalists = tuning.best_of(largest, quick, thorough, bar.update)
     default = tuning.scored(TunedSetting(largest), thorough)
     best = min([default, *finalists], key=lambda each: each.rank)
     holds = None
@@ -273,7 +275,7 @@ def _tried(
 def _model_flags(arguments: argparse.Namespace) -> list[str]:
     """What was typed about the model, for the server too; not the batch size, which is tuned."""
     typed: list[str] = []
-    for name in ("workers", "worker", "pin", "options", "name"):
+    for name in _FLAGS[1:]:
         flag = f"--{name}"
         for number, text in enumerate(arguments.typed):
             if text == flag:
@@ -347,14 +349,3 @@ def _to_json(found: Findings) -> dict[str, Any]:
         "gain": found.has_gain,
         "holds_up_to_rps": found.holds_up_to_rps,
     }
-
-
-@contextmanager
-def _progress(settings: int) -> Iterator[Callable[[], object]]:
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=settings, desc="simulating", unit="setting", leave=False) as bar:
-        yield bar.update
