@@ -16,12 +16,6 @@ from headway.errors import ConfigError, HeadwayError, InvalidInput
 if TYPE_CHECKING:
     from headway.config import ModelConfig
     from headway.hosting.generation.served import ServedGenerator
-
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from headway.config import ModelConfig
     from headway.hosting.hosted import Served
     from headway.offline.mapping import Tally
     from headway.offline.output import Output
@@ -206,7 +200,7 @@ async def opened(
     return served, answer
 
 
-def _answer_of(served: "Served") -> "Callable[[Any], Awaitable[bytes]]":
+def _answer_of(served: "Served") -> Callable[[Any], Awaitable[bytes]]:
     from headway.hosting.registry import PLAIN
     from headway.server.families.plain.handlers import json_of
 
