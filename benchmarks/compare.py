@@ -38,7 +38,7 @@ def _poisson(rate: float) -> Turn:
     def turn(server: Running, seconds: float) -> float:
         with server.loaded(exchanges_for("zero")) as generator:
             done = len(generator.poisson(rate, seconds).latencies_s)
-            generator.last_failure = b""  # in overload, refusals are what was asked for
+            generator.last_failure = ""  # in overload, refusals are what was asked for
             return done
 
     return turn

@@ -64,12 +64,9 @@ class Running:
     @contextmanager
     def loaded(self, exchanges: Sequence[Exchange]) -> Iterator[Generator]:
         generator = Generator(self.port, exchanges)
-        try:
-            yield generator
-            if generator.last_failure:
-                print(f"{self.name}: {generator.last_failure!r}", file=sys.stderr)
-        finally:
-            generator.close()
+        yield generator
+        if generator.last_failure:
+            print(f"{self.name}: {generator.last_failure}", file=sys.stderr)
 
 
 def _processes_of(leader: int) -> list[int]:

@@ -259,7 +259,6 @@ def _over_http(path: Path, options: dict[str, Any], texts: Sequence[str], worker
             after = _scraped(port)
             if load.failed:
                 raise RuntimeError(f"{load.failed} requests failed: {generator.last_failure!r}")
-            generator.close()
         finally:
             process.terminate()
             process.wait(30)

@@ -25,7 +25,7 @@ def http_overload(quick: bool) -> Report:
     with serving("headway-heavy") as server, server.loaded(exchanges_for("zero")) as generator:
         generator.poisson(NORMAL * CAPACITY, 2.0)
         turns = [_turn(generator, seconds, seed=10 * number) for number in range(rounds)]
-        generator.last_failure = b""  # refusals are what was asked for
+        generator.last_failure = ""  # refusals are what was asked for
     goodput = statistics.median(turn.goodput for turn in turns)
     refusals_ms = statistics.median(turn.refusals_ms for turn in turns)
     calm_s = max(turn.calm_s for turn in turns)

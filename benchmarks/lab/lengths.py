@@ -68,7 +68,7 @@ def lengths(quick: bool) -> Report:
 def _wait_answering(generator: Generator) -> None:
     """Servers listen before their model is loaded."""
     for _ in range(120):
-        failed, generator.last_failure = generator.last_failure, b""
+        failed, generator.last_failure = generator.last_failure, ""
         generator.one_ms()
         if not generator.last_failure:
             return

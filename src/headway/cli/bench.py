@@ -7,12 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli import bench_flags as read
 from headway.cli import simulate_flags as flags
-from headway.cli.bench_requests import check, law_of, probe_of, slo_s, tls_of, wanted_of
+from headway.cli.bench_requests import (
+    check,
+    check_target,
+    law_of,
+    probe_of,
+    slo_s,
+    tls_of,
+    wanted_of,
+)
 from headway.cli.server_flags import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
 from headway.loadgen.against import in_turns, ratios
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 NOT_VALID = 3
 _USUAL_CONNECTIONS = (1, 8, 64)
 _SECONDS, _FIND_S = 10.0, 3.0
-_BUDGET_S = 58.0  # of --find
+_BUDGET_S, _PRECISION = 58.0, 3.0  # of --find
 _FIRST_CONNECTIONS, _FIRST_S, _FIRST_SHARE = 64, 1.0, 0.7
 _ROUNDS = 5  # of --against
 _LOST_TICKS = 3
@@ -59,9 +68,12 @@ wait, and had this client room. If not, it says why, and exits with 3. Errors ar
 a failed request has no latency.
 """
 _EXIT = """\
-exit codes: 0 measured; 1 the server cannot be reached, or refuses the first request, or no rate
-meets what --find asks; 2 a flag is wrong; 3 not a valid measurement (of a sweep: no point is valid,
-or the client had no room)
+exit codes:
+  0  measured
+  1  the server cannot be reached or refuses the first request; or --find found no rate
+  2  a flag is wrong
+  3  the figures cannot be believed; the output says why. In a sweep, rates that are too much for
+     the server do not count, if it could hold at least one
 """
 
 _HELP = {
@@ -70,36 +82,39 @@ _HELP = {
     "--arrivals": "the law of their times, as for headway simulate, without a rate: poisson "
     "(default), constant, gamma, mmpp, …, or trace:FILE",
     "--find": "the highest rate that meets limits of p50, p90, p99, mean, max or errors",
-    "--precision": "of what --find finds; default 3 %%",
+    "--precision": "how close --find comes to the highest rate; default 3 %%",
     "--against": "another server, under the same load in turns",
     "--concurrency": "closed loops, each with that many connections, e.g. 1,8,64",
     "--seconds": "how long each point is measured; default 10, of --find 3",
     "--warm-up": "seconds of the same load before that; default 1",
-    "--api": "what the server speaks: v2 or plain JSON (auto), or a route of OpenAI's; chat and "
-    "completions are streamed, and their tokens timed",
-    "--max-tokens": "with --api chat or completions: tokens of each answer; default 64",
-    "--ignore-eos": "the same: not fewer either, where the server knows this field",
-    "--first-ms": "a good answer's first token comes within this time",
-    "--between-ms": "a good answer's tokens are on average no further apart",
+    "--api": "what the server speaks: v2 or plain JSON (auto), or a route of OpenAI's; chat, "
+    "completions and responses are streamed, and their tokens timed",
+    "--max-tokens": "of each streamed answer; default 64",
+    "--ignore-eos": "ask that answers be no shorter than --max-tokens (Headway and vLLM can)",
+    "--first-ms": "a request counts as good if its first token comes within this time",
+    "--between-ms": "… and if the mean time between its tokens is no longer than this",
     "--rows": "rows of each request; default 1",
     "--shape": "the shape of an input, where the metadata leaves it open; may be repeated",
-    "--lengths": "of axes without a length, and of texts in words: N, lognormal:MEDIAN,SIGMA[,CLIP]"
-    " or trace:FILE",
+    "--lengths": "of axes without a length, of texts in words, of clips in seconds: N, "
+    "lognormal:MEDIAN,SIGMA[,CLIP] or trace:FILE",
     "--data": "the JSON to send, as it is",
-    "--body": "a file of JSON lines, sent in turn",
+    "--body": "a file of JSON lines, sent in turn; with --api transcriptions, a clip of speech",
     "--json-tensors": "tensors as JSON even where the server takes bytes",
     "--header": "a header of every request; may be repeated",
     "--deadline-ms": "the time limit of every request, as Headway-Timeout-Ms",
     "--classes": "shares of priorities, e.g. high=1,low=3, as Headway-Priority",
     "--tenants": "shares of tenants, e.g. a=1,b=8, as Headway-Tenant",
     "--cancel": "the share of requests whose client leaves before its answer, e.g. 1%%",
-    "--key": "the API key",
+    "--api-key": "default: $HEADWAY_API_KEY",
     "--slo-ms": "also tell the share that was answered within this time",
-    "--timeout": "seconds after which a request has failed; default 30",
-    "--max-in-flight": f"most requests in flight; others wait, which counts; {MAX_IN_FLIGHT}",
+    "--timeout": "seconds to wait for an answer; a request without one has failed; default 30",
+    "--max-in-flight": "with --rate or --find: the most requests in flight at once; the others "
+    f"wait, and their latency includes this; default {MAX_IN_FLIGHT}",
     "--seed": "of all random numbers; default 0",
-    "--ca": "PEM; the authority that signed the server's certificate",
-    "--insecure": "accept any certificate (on this machine)",
+    "--ca": "PEM: the authority that signed the server's certificate",
+    "--cert": "PEM: your certificate, where the server wants one",
+    "--key": "PEM: the private key of --cert",
+    "--insecure": "accept any certificate of the server",
     "--plot": "also draw them (.png, .svg, .pdf)",
     "--json": "print the results as a JSON list",
 }
@@ -131,7 +146,7 @@ def add_parser(commands: "Commands") -> None:
     add("--arrivals", type=flags.arrivals, metavar="LAW")
     add("--concurrency", type=read.counts, default=(), metavar="N,…")
     add("--find", metavar="LIMITS")
-    add("--precision", type=flags.positive, default=3.0, metavar="PERCENT")
+    add("--precision", type=flags.positive, metavar="PERCENT")
     add("--against", metavar="URL")
     add("--seconds", type=flags.positive, metavar="S")
     add("--warm-up", type=flags.not_negative, default=1.0, metavar="S")
@@ -151,12 +166,13 @@ def add_parser(commands: "Commands") -> None:
     add("--classes", type=read.shares, default={}, metavar="CLASS=SHARE,…")
     add("--tenants", type=read.shares, default={}, metavar="NAME=SHARE,…")
     add("--cancel", type=read.percent, default=0.0, metavar="PERCENT")
-    add("--key", metavar="KEY")
+    add("--api-key", metavar="KEY")
     add("--slo-ms", type=flags.positive, metavar="S")
     add("--timeout", type=flags.positive, default=30.0, metavar="S")
-    add("--max-in-flight", type=flags.count(65_536), default=MAX_IN_FLIGHT, metavar="N")
+    add("--max-in-flight", type=flags.count(65_536), metavar="N")
     add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K")
-    add("--ca", metavar="FILE")
+    for flag in ("--ca", "--cert", "--key"):
+        add(flag, metavar="FILE")
     add("--insecure", action="store_true")
     add("--plot", type=Path, metavar="FILE")
     add("--json", action="store_true")
@@ -174,6 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
             objective = Objective.parse(arguments.find)
     try:
         target = find_target(probe, wanted)
+        check_target(arguments, target)
         with _progress(arguments) as progress, _driver(arguments, target, progress) as driver:
             bench = _bench(arguments, driver, target, law)
             if objective is not None:
@@ -212,17 +229,19 @@ def _find(
     objective: Objective,
     progress: "Progress",
 ) -> int:
-    def probe(rate: float, seed: int) -> Point:
+    def probe(rate: float, seed: int, times: int) -> Point:
         progress.label = f"{bench.law.kind} {rate:.4g}/s"
         lost = _Lost(max(50.0, 3 * rate * objective.longest_s))
-        return bench.at_rate(rate, seed=arguments.seed + seed, stop_when=lost)
+        timing = replace(bench.timing, seconds=times * bench.timing.seconds)
+        measured = replace(bench, timing=timing)
+        return measured.at_rate(rate, seed=arguments.seed + seed, stop_when=lost)
 
     search = Search(
         probe,
         objective,
         text=arguments.find,
-        precision=arguments.precision / 100,
-        budget_s=max(_BUDGET_S, 12 * bench.timing.end_s),
+        precision=(arguments.precision or _PRECISION) / 100,
+        budget_s=max(_BUDGET_S, 14 * bench.timing.end_s),
         probe_s=bench.timing.end_s,
     )
     progress.label = "throughput in a closed loop"
@@ -234,7 +253,7 @@ def _find(
         print(f"{_title(arguments, target)}\n\n{table(found.probes, slo_s(arguments))}")
         print(f"\n{found.told()}")
     _plot(arguments, target, found.probes)
-    if not found.had_room:
+    if not found.had_room or found.was_away:
         return NOT_VALID
     return 1 if found.rate_rps is None else 0
 
@@ -332,8 +351,9 @@ def _driver(
         _opener(arguments, target.address),
         target.exchanges,
         timeout_s=arguments.timeout,
-        max_in_flight=arguments.max_in_flight,
+        max_in_flight=arguments.max_in_flight or MAX_IN_FLIGHT,
         cancelled=arguments.cancel,
+        seed=arguments.seed,
         on_tick=progress.tick,
     ) as driver:
         driver.try_once()

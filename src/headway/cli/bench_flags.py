@@ -61,4 +61,6 @@ def header(text: str) -> tuple[str, str]:
     name, value = name.strip(), value.strip()
     if not colon or not name or not (name + value).isascii() or {"\r", "\n"} & set(name + value):
         raise argparse.ArgumentTypeError(f"{text!r} does not have the form NAME:VALUE")
+    if name.lower() in ("content-length", "transfer-encoding"):
+        raise argparse.ArgumentTypeError(f"{name} is what bench itself sets for each body")
     return name, value

@@ -4,14 +4,16 @@ import argparse
 import json
 import ssl
 
+from headway.cli import server_flags
 from headway.cli import simulate_flags as flags
 from headway.cli.simulate_scenarios import naming
 from headway.errors import ConfigError
 from headway.lab.report import check_plot
 from headway.lab.traces import read_trace
-from headway.loadgen.exchange import Address
+from headway.loadgen.exchange import Address, is_in
+from headway.loadgen.openai_bodies import GENERATING
 from headway.loadgen.sweep import ArrivalLaw
-from headway.loadgen.target import Probe, Wanted, read_bodies
+from headway.loadgen.target import Probe, Target, Wanted, read_bodies, read_file
 
 MAX_TOKENS = 64
 _MANY_LENGTHS = 4096
@@ -22,6 +24,8 @@ def check(arguments: argparse.Namespace) -> None:
     _check_load(arguments)
     _check_tokens(arguments)
     _check_bodies(arguments)
+    _check_headers(arguments)
+    _check_tls(arguments)
     if arguments.plot is not None:
         if arguments.against:
             raise ConfigError("draws the load of one server", field="--plot")
@@ -36,6 +40,11 @@ def _check_load(arguments: argparse.Namespace) -> None:
         raise ConfigError("needs --rate", field="--arrivals")
     if arguments.find and (arguments.rate or arguments.concurrency or arguments.against):
         raise ConfigError("finds the rate itself, on one server", field="--find")
+    if arguments.precision is not None and not arguments.find:
+        raise ConfigError("is for --find", field="--precision")
+    if arguments.max_in_flight is not None and not (arguments.rate or arguments.find):
+        said = "is for open loops (--rate, --find); in a closed one, --concurrency says how many"
+        raise ConfigError(said, field="--max-in-flight")
     if arguments.against and len((*arguments.rate, *arguments.concurrency)) != 1:
         raise ConfigError("needs one load: --rate or --concurrency", field="--against")
 
@@ -46,20 +55,65 @@ def _check_bodies(arguments: argparse.Namespace) -> None:
     if arguments.data is not None and arguments.body is not None:
         raise ConfigError("--data and --body both say what to send: one of them")
     made = {"--shape": arguments.shape, "--lengths": arguments.lengths}
-    made["--rows"] = arguments.rows != 1
+    made |= {"--rows": arguments.rows != 1, "--json-tensors": arguments.json_tensors}
+    if arguments.api == "transcriptions":
+        made["--data"] = arguments.data
+    elif arguments.api != "auto":
+        made["--model"] = arguments.model
     for flag, value in made.items():
         if value:
             said = "is about requests that bench makes, not about given ones"
             raise ConfigError(said, field=flag)
 
 
+_MADE_HEADERS = {
+    "authorization": "api_key",
+    "headway-timeout-ms": "deadline_ms",
+    "headway-priority": "classes",
+    "headway-tenant": "tenants",
+}
+
+
+def _check_headers(arguments: argparse.Namespace) -> None:
+    for name, _ in arguments.header:
+        flag = _MADE_HEADERS.get(name.lower(), "")
+        if flag and getattr(arguments, flag):
+            said = f"{name} is what --{flag.replace('_', '-')} sets: one of them"
+            raise ConfigError(said, field="--header")
+
+
+def _check_tls(arguments: argparse.Namespace) -> None:
+    if arguments.ca and arguments.insecure:
+        raise ConfigError("--insecure accepts any certificate, --ca only some: one of them")
+    if arguments.key and not arguments.cert:
+        said = "is the private key of --cert, which is missing; an API key is --api-key"
+        raise ConfigError(said, field="--key")
+    urls = [arguments.url, *([arguments.against] if arguments.against else [])]
+    if not any(Address.parse(url, may_be_grpc=True).is_tls for url in urls):
+        for flag in ("ca", "cert", "key", "insecure"):
+            if getattr(arguments, flag):
+                raise ConfigError("is for https:// and grpcs://", field=f"--{flag}")
+
+
+def check_target(arguments: argparse.Namespace, target: Target) -> None:
+    """Do the flags fit what was found there?"""
+    for flag in ("first_ms", "between_ms"):
+        if getattr(arguments, flag) and not any(each.is_stream for each in target.exchanges):
+            said = 'is for streamed answers, and no body says "stream": true'
+            raise ConfigError(said, field=f"--{flag.replace('_', '-')}")
+
+
 def _check_tokens(arguments: argparse.Namespace) -> None:
     made = arguments.data is None and arguments.body is None
-    generates = arguments.api in ("chat", "completions")
+    generates = arguments.api in GENERATING
+    if arguments.ignore_eos and arguments.api == "responses":
+        raise ConfigError(
+            "is not for --api responses, which has no such field", field="--ignore-eos"
+        )
     for flag in ("max_tokens", "ignore_eos", "first_ms", "between_ms"):
         is_body = flag in ("max_tokens", "ignore_eos")
         if getattr(arguments, flag) and not (generates and (made or not is_body)):
-            said = "is for answers that bench asks for with --api chat or completions"
+            said = "is for answers that bench asks for with --api chat, completions or responses"
             raise ConfigError(said, field=f"--{flag.replace('_', '-')}")
     if arguments.api != "auto":
         for flag in ("shape", "json_tensors"):
@@ -84,7 +138,9 @@ def law_of(arguments: argparse.Namespace) -> ArrivalLaw:
 def wanted_of(arguments: argparse.Namespace) -> Wanted:
     spec: flags.LengthSpec | None = arguments.lengths
     bodies: list[bytes] = []
-    if arguments.body is not None:
+    if arguments.body is not None and arguments.api == "transcriptions":
+        bodies = [read_file(arguments.body)]
+    elif arguments.body is not None:
         bodies = read_bodies(arguments.body)
     elif arguments.data is not None:
         try:
@@ -110,8 +166,11 @@ def wanted_of(arguments: argparse.Namespace) -> Wanted:
 
 
 def _headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
-    key = [("Authorization", f"Bearer {arguments.key}")] if arguments.key else []
-    return (*key, *arguments.header)
+    found = tuple(arguments.header)
+    key = server_flags.key_of(arguments)
+    if key and not is_in(found, "Authorization"):
+        found = (("Authorization", f"Bearer {key}"), *found)
+    return found
 
 
 def _all_headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
@@ -127,16 +186,7 @@ def probe_of(arguments: argparse.Namespace, url: str) -> Probe:
 
 
 def tls_of(arguments: argparse.Namespace, address: Address) -> ssl.SSLContext | None:
-    if not address.is_tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=arguments.ca)
-    except OSError as error:
-        raise ConfigError(f"{arguments.ca}: {error}", field="--ca") from error
-    if arguments.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    return server_flags.tls_of(arguments) if address.is_tls else None
 
 
 def slo_s(arguments: argparse.Namespace) -> float | None:

@@ -35,7 +35,7 @@ def server_of(arguments: argparse.Namespace) -> RemoteServer:
     key = key_of(arguments)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     _check_tls(arguments, address)
-    tls = _tls_of(arguments) if address.is_tls else None
+    tls = tls_of(arguments) if address.is_tls else None
     return RemoteServer(address, headers, tls, arguments.timeout)
 
 
@@ -59,7 +59,7 @@ def _check_tls(arguments: argparse.Namespace, address: Address) -> None:
         raise ConfigError("--insecure accepts any certificate, --ca only some: one of them")
 
 
-def _tls_of(arguments: argparse.Namespace) -> ssl.SSLContext:
+def tls_of(arguments: argparse.Namespace) -> ssl.SSLContext:
     for name in ("ca", "cert", "key"):
         if path := getattr(arguments, name):
             read_file(path, f"--{name}")

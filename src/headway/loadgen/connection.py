@@ -12,19 +12,29 @@ from collections.abc import Callable
 import httptools
 
 from headway.errors import ConfigError
-from headway.loadgen.exchange import Address
-from headway.loadgen.tokens import TOKEN
+from headway.loadgen.exchange import TOKEN, Address
 
 READ, WRITE = 1, 4  # as epoll's own EPOLLIN and EPOLLOUT
 _CHUNK = 262_144
 _CONNECT_S = 5.0
 _MOST_BYTES = 2**28  # of an answer
+NO_ROOM = "this client can open no more connections"
 # The kernel wakes a sleeper up to this late; from here on the driver looks again and again.
 _SPIN_S = 100e-6
 
 
+REFUSED = os.strerror(errno.ECONNREFUSED).lower()  # no server listens there
+
+
 class Refused(Exception):
     """The server cannot be reached, hung up, or does not speak HTTP."""
+
+
+class NoRoom(Refused):
+    """It is this client that can open no more connections."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{NO_ROOM}: {reason}")
 
 
 class Connection:
@@ -32,6 +42,7 @@ class Connection:
 
     __slots__ = (
         "_chunked",
+        "_is_new",
         "_length",
         "_out",
         "_read",
@@ -42,8 +53,10 @@ class Connection:
         "is_last",
         "late",
         "leaves",
+        "must_read",
         "number",
         "socket",
+        "token",
     )
 
     def __init__(self, connected: socket.socket) -> None:
@@ -54,8 +67,11 @@ class Connection:
         self.is_last = False  # the server said that it closes this connection
         self.free_since = 0.0
         self.leaves = 0  # the request after which its client leaves; 0: none
+        self.must_read = False  # TLS waits for the server's part of the handshake
         self.arrived: list[tuple[float, int]] | None = None  # tokens of a stream, and when
+        self.token = TOKEN
         self._out = b""
+        self._is_new = isinstance(connected, ssl.SSLSocket)  # nothing was sent
         self._read = bytearray()
         self._length = 0  # of the whole answer, once its head is known; -1: ends with the stream
         self._chunked: _ChunkedAnswer | None = None
@@ -67,11 +83,29 @@ class Connection:
     def is_writing(self) -> bool:
         return bool(self._out)
 
+    def shake_hands(self) -> None:
+        """Wait for the server, and for TLS; without it, what is sent first waits for them."""
+        if isinstance(self.socket, ssl.SSLSocket):
+            try:
+                select.select([], [self.socket], [], _CONNECT_S)  # connected
+                self.socket.settimeout(_CONNECT_S)
+                self.socket.do_handshake()
+                self.socket.setblocking(False)
+            except OSError as error:
+                raise Refused(_reason(error)) from error
+
     def send(self, request: bytes) -> bool:
-        """Whether all of it left. If not, call `flush` when the socket can be written to."""
+        """Whether all of it left. If not, call `flush` when the socket is ready: to be written
+        to, or, if `must_read`, to be read."""
+        self.must_read = False
+        if self._is_new and (number := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+            raise Refused(os.strerror(number).lower())  # TLS would not say why
         try:
             sent = self.socket.send(request)
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            self._is_new = False
+        except ssl.SSLWantReadError:
+            sent, self.must_read = 0, True
+        except (BlockingIOError, ssl.SSLWantWriteError):
             sent = 0
         except OSError as error:
             if error.errno not in (errno.ENOTCONN, errno.EAGAIN):  # it is still connecting
@@ -95,7 +129,7 @@ class Connection:
             return self._ended()
         while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
             data += self.socket.recv(_CHUNK)
-        if self.arrived is not None and (pieces := len(TOKEN.findall(data))):
+        if self.arrived is not None and (pieces := len(self.token.findall(data))):
             self.arrived.append((time.perf_counter(), pieces))
         if len(self._read) + len(data) > _MOST_BYTES:
             raise Refused(f"an answer has more than {_MOST_BYTES} bytes")
@@ -125,15 +159,16 @@ class Connection:
 
     def _measure(self, head: bytes, end: int) -> int:
         """The length of the whole answer: -1 where only the end of the stream tells."""
-        if b"\r\nconnection: close" in head:
+        connection = _field(head, b"connection") or b""
+        is_kept = b"keep-alive" in connection if head.startswith(b"http/1.0") else True
+        if not is_kept or b"close" in connection:
             self.is_last = True
-        at = head.find(b"\r\ncontent-length:")
-        if at >= 0:
-            told = head[at + 17 :].split(b"\r", 1)[0].strip()
-            if not told.isdigit():
-                raise Refused(f"no HTTP: Content-Length is {told!r:.60}")
-            self._length = end + 4 + int(told)
-        elif b"\r\ntransfer-encoding: chunked" in head:
+        length = _field(head, b"content-length")
+        if length is not None:
+            if not length.isdigit():
+                raise Refused(f"no HTTP: Content-Length is {length!r:.60}")
+            self._length = end + 4 + int(length)
+        elif b"chunked" in (_field(head, b"transfer-encoding") or b""):
             self._chunked = _ChunkedAnswer()
             self._length = 0
         elif head[9:12] in (b"204", b"304"):
@@ -154,6 +189,12 @@ class Connection:
             answer, self._read, self._length = bytes(self._read), bytearray(), 0
             return answer
         raise Refused("the server closed the connection")
+
+
+def _field(head: bytes, name: bytes) -> bytes | None:
+    """Its value in a head of small letters."""
+    at = head.find(b"\r\n" + name + b":")
+    return head[at + len(name) + 3 :].split(b"\r", 1)[0].strip() if at >= 0 else None
 
 
 class _ChunkedAnswer:
@@ -189,6 +230,7 @@ def opener(
 ) -> Callable[[], Connection]:
     """Makes connections of that kind to one address, whose name is looked up once."""
     speak = kind or Connection
+    context = (tls or ssl.create_default_context()) if address.is_tls else None
     try:
         [(family, socket_kind, protocol, _, place), *_] = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
@@ -197,22 +239,20 @@ def opener(
         raise ConfigError(f"{address.url}: {error.strerror or error}") from error
 
     def connect() -> Connection:
-        made = socket.socket(family, socket_kind, protocol)
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not address.is_tls:
-                made.setblocking(False)
-                made.connect_ex(place)  # it is under way; a failure shows when it is used
-                return speak(made)
-            made.settimeout(_CONNECT_S)
-            made.connect(place)
-            context = tls or ssl.create_default_context()
-            safe = context.wrap_socket(made, server_hostname=address.host)
-            safe.setblocking(False)
-        except OSError as error:
+            made = socket.socket(family, socket_kind, protocol)
+        except OSError as error:  # as many files are open as this process may have
+            raise NoRoom(_reason(error)) from error
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setblocking(False)
+        if context is not None:
+            made = context.wrap_socket(
+                made, server_hostname=address.host, do_handshake_on_connect=False
+            )
+        if made.connect_ex(place) == errno.EADDRNOTAVAIL:
             made.close()
-            raise Refused(_reason(error)) from error
-        return speak(safe)
+            raise NoRoom(os.strerror(errno.EADDRNOTAVAIL).lower())
+        return speak(made)  # it connects meanwhile; a failure shows when it is used
 
     return connect
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +21,13 @@ from headway.lab.workload import Times
 from headway.loadgen.connection import WRITE, Connection, Poller, Refused
 from headway.loadgen.exchange import Exchange
 from headway.loadgen.room import RoomMeter
-from headway.loadgen.samples import UNANSWERED, Samples, Sent
+from headway.loadgen.samples import CANCELLED, UNANSWERED, Samples, Sent
 from headway.loadgen.tokens import TokenLog
 
 MAX_IN_FLIGHT = 1000  # connections; servers have limits
 _READY = 32  # connections that are opened before the first request is due
 _TICK_S = 0.25
 _PATIENCE_S = 0.010  # of clients that leave, on average
-CANCELLED = "left by --cancel"
 
 
 class Tick(NamedTuple):
@@ -52,6 +51,7 @@ class Driver:
         max_in_flight: int = MAX_IN_FLIGHT,
         on_tick: Callable[[Tick], object] | None = None,
         cancelled: float = 0.0,
+        seed: int = 0,
     ) -> None:
         """`cancelled`: the share of requests whose client leaves before it has its answer."""
         self._connect = connect
@@ -64,7 +64,7 @@ class Driver:
         self._free: deque[Connection] = deque()
         self._turn = 0
         self._cancelled = cancelled
-        self._rng = random.Random(0)
+        self._rng = random.Random(seed)
         self._leaving: list[tuple[float, int, Connection]] = []  # a heap: who leaves when
 
     def __enter__(self) -> "Driver":
@@ -95,8 +95,11 @@ class Driver:
         stays unanswered."""
         times: deque[float] = deque(due.tolist())
         give_up_s = times[-1] + self._timeout_s if last_s is None else last_s
-        for _ in range(min(_READY, len(times), self._max_in_flight)):
-            self._free.append(self._open())
+        with suppress(Refused):  # each request then says so
+            for _ in range(min(_READY, len(times), self._max_in_flight)):
+                self._free.append(self._open())
+            for each in self._free:
+                each.shake_hands()
         with self._measured() as sent:
             start = sent.room.started_at
             next_tick = start + _TICK_S
@@ -122,13 +125,13 @@ class Driver:
             start = sent.room.started_at
             end, next_tick = start + seconds, start + _TICK_S
             for _ in range(connections):
-                self._send(sent, self._open(), time.perf_counter())
+                self._send_anew(sent, time.perf_counter())
             while (now := time.perf_counter()) < end:
                 if now >= next_tick:
                     next_tick += _TICK_S
                     self._tick(sent, start, now)
                     for _ in range(connections - sent.in_flight):  # in place of those that failed
-                        self._send(sent, self._open(), time.perf_counter())
+                        self._send_anew(sent, time.perf_counter())
                 self._poll(sent, min(end, next_tick), again=True)
             return sent.samples(start, self._poller.idle_s)
 
@@ -151,18 +154,25 @@ class Driver:
         while times and start + times[0] <= now:
             while free and free[0].fileno() < 0:  # the server has closed it meanwhile
                 free.popleft()
-            if not free:
-                if sent.in_flight >= self._max_in_flight:
-                    return  # it leaves late, and its latency says so
-                try:
-                    free.append(self._open())
-                except Refused as error:
-                    sent.fail(start + times.popleft(), str(error), now)
-                    continue
-            self._send(sent, free.popleft(), start + times.popleft())
+            if free:
+                self._send(sent, free.popleft(), start + times.popleft())
+            elif sent.in_flight < self._max_in_flight:
+                self._send_anew(sent, start + times.popleft())
+            else:
+                return  # it leaves late, and its latency says so
+
+    def _send_anew(self, sent: Sent, due: float) -> None:
+        """On a new connection."""
+        try:
+            connection = self._open()
+        except Refused as error:
+            sent.fail(due, str(error), time.perf_counter())
+        else:
+            self._send(sent, connection, due)
 
     def _send(self, sent: Sent, connection: Connection, due: float) -> None:
         number = self._turn % len(self._exchanges)
+        exchange = self._exchanges[number]
         self._turn += 1
         now = time.perf_counter()
         connection.number = number
@@ -170,15 +180,16 @@ class Driver:
         connection.late = now - max(due, connection.free_since)
         connection.is_busy = True
         connection.leaves = 0
-        connection.arrived = [] if self._exchanges[number].is_stream else None
+        connection.arrived = [] if exchange.is_stream else None
+        connection.token = exchange.token
         sent.in_flight += 1
         if self._cancelled and self._rng.random() < self._cancelled:
             leaves_at = now + self._rng.expovariate(1.0 / _PATIENCE_S)
             heapq.heappush(self._leaving, (leaves_at, self._turn, connection))
             connection.leaves = self._turn
         try:
-            if not connection.send(self._exchanges[number].request):
-                self._poller.want_write(connection, wanted=True)
+            if not connection.send(exchange.request):
+                self._poller.want_write(connection, wanted=not connection.must_read)
         except Refused as error:
             self._fail(sent, connection, str(error), now)
 
@@ -197,7 +208,7 @@ class Driver:
             if connection.is_busy and connection.leaves == turn:
                 self._fail(sent, connection, CANCELLED, now)
                 if again:
-                    self._send(sent, self._open(), now)
+                    self._send_anew(sent, now)
 
     def _poll(self, sent: Sent, until: float, *, again: bool) -> None:
         """Take what comes until then. `again`: a connection that is answered sends at once."""
@@ -208,9 +219,9 @@ class Driver:
         for descriptor, mask in self._poller.poll(until - time.perf_counter()):
             connection = connections[descriptor]
             try:
-                if mask & WRITE and connection.is_writing:
-                    if connection.flush():
-                        self._poller.want_write(connection, wanted=False)
+                if connection.is_writing and (mask & WRITE or connection.must_read):
+                    wanted = not connection.flush() and not connection.must_read
+                    self._poller.want_write(connection, wanted=wanted)
                     continue
                 answer = connection.receive()
             except Refused as error:
@@ -232,7 +243,7 @@ class Driver:
         if connection.is_last:
             self._close(connection)
             if again:  # else the next one is opened when it is due
-                self._send(sent, self._open(), now)
+                self._send_anew(sent, now)
         elif again:
             self._send(sent, connection, now)
         else:

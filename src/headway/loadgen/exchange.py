@@ -1,11 +1,16 @@
 """What is asked over HTTP: the bytes of a request, made before the load, and a mark by which its
 own answer is known."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from headway.errors import ConfigError
+
+# A piece of an answer's text in an event of OpenAI's forms; pieces without text are no tokens.
+TOKEN = re.compile(rb'"(?:content|text|reasoning_content)": ?"(?!")')
+RESPONSE_TOKEN = re.compile(rb'"type": ?"response\.(?:output|reasoning\w*)_text\.delta"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +20,7 @@ class Exchange:
     request: bytes
     mark: bytes = b""
     is_stream: bool = False  # its answer is a stream of tokens, each of which is timed
+    token: re.Pattern[bytes] = TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +69,27 @@ def post(
     body: bytes,
     mark: bytes = b"",
     *,
-    headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    headers: Sequence[tuple[str, str]] = (),
     content_type: str = "application/json",
     is_stream: bool = False,
+    token: re.Pattern[bytes] = TOKEN,
 ) -> Exchange:
     """A POST to `path`, which is added to the address's own."""
-    fields = dict(headers)
+    usual = {"Host": address.authority, "Content-Type": content_type}
     lines = [
         f"POST {address.path}{path} HTTP/1.1",
-        f"Host: {address.authority}",
-        f"Content-Type: {content_type}",
+        *(f"{name}: {value}" for name, value in with_usual(headers, usual)),
         f"Content-Length: {len(body)}",
-        *(f"{name}: {value}" for name, value in fields.items()),
     ]
-    return Exchange("\r\n".join([*lines, "", ""]).encode("latin-1") + body, mark, is_stream)
+    return Exchange("\r\n".join([*lines, "", ""]).encode("latin-1") + body, mark, is_stream, token)
+
+
+def is_in(headers: Sequence[tuple[str, str]], name: str) -> bool:
+    return any(given.lower() == name.lower() for given, _ in headers)
+
+
+def with_usual(
+    headers: Sequence[tuple[str, str]], usual: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """And those of the usual ones that are not among them."""
+    return [*((name, usual[name]) for name in usual if not is_in(headers, name)), *headers]

@@ -28,6 +28,7 @@ except ImportError as error:
 _SERVICE = "/inference.GRPCInferenceService"
 _TIMEOUT_S = 10.0
 _REPLENISH = 2**30  # bytes that were read, after which the peer gets as much room anew
+_OWN_FIELDS = ("content-type", "te", "host", "connection", "grpc-timeout")
 _HTTP = {  # the status that means the same, as errors are told by it
     Status.UNAVAILABLE: 503,
     Status.RESOURCE_EXHAUSTED: 429,
@@ -202,6 +203,9 @@ def grpc_target(probe: Probe, wanted: Wanted) -> Target:
     ):
         if is_given:
             raise ConfigError("is not for grpc://, where tensors of v2 are sent", field=flag)
+    for name, _ in wanted.headers:
+        if name.startswith(":") or name.lower() in _OWN_FIELDS:
+            raise ConfigError(f"{name} is not for grpc://, which has its own", field="--header")
     address = probe.address
     about = dict(_fields(_call(probe, "ServerMetadata")))
     server = " ".join(_text(about.get(number, b"")) for number in (1, 2)).strip()
@@ -266,7 +270,7 @@ def _call(probe: Probe, method: str, message: bytes = b"") -> bytes:
         return body[5:]
     told = str(json.loads(body)["error"]) if body else head[9:12].decode()
     if told.startswith(("UNAUTHENTICATED", "PERMISSION_DENIED")):
-        raise ConfigError(f"{address.url}: it wants a key ({told})", field="--key")
+        raise ConfigError(f"{address.url}: it wants a key ({told})", field="--api-key")
     raise ConfigError(f"{address.url}, {method}: {told}")
 
 

@@ -66,12 +66,14 @@ def _notes(points: Sequence[Point]) -> list[str]:
         for kind, times in list(summary.errors.items())[:5]:
             lines.append(f"{point.label}: {times} × {kind}")
         lines += [f"{point.label}: not valid: {fault}" for fault in summary.faults]
-    busiest = max(points, key=lambda each: each.summary.busy).summary
     if all(point.summary.is_valid for point in points):
-        lines.append(
-            f"valid: rates held, no drift, the client had room ({busiest.busy:.0%} of a core, "
-            f"1 % left > {max(each.summary.late_p99_s for each in points) * 1e3:.2g} ms late)"
-        )
+        busy = max(point.summary.busy for point in points)
+        late_ms = max(point.summary.late_p99_s for point in points) * 1e3
+        held, late = "", ""
+        if any(point.rate_rps is not None for point in points):
+            held = "the server kept up with the rate, "
+            late = f", 99 % of the requests left at most {late_ms:.2g} ms late"
+        lines.append(f"valid: {held}the client had room (at most {busy:.0%} of a core{late})")
     return lines
 
 

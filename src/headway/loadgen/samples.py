@@ -14,6 +14,7 @@ from headway.loadgen.room import ClientRoom, RoomMeter
 from headway.loadgen.tokens import TokenLog, TokenSamples
 
 UNANSWERED = "unanswered"  # when the run was over
+CANCELLED = "left by --cancel"
 _MANY_KINDS = 50
 
 

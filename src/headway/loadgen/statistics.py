@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headway.lab.workload import Times
+from headway.loadgen.connection import NO_ROOM, REFUSED
 from headway.loadgen.samples import Samples, in_flight_at
 from headway.loadgen.tokens import TokenLimits, TokenSummary, token_summary
 
@@ -47,15 +48,29 @@ class Summary:
     busy: float
     waiting: float
     in_flight: float  # the mean
-    has_room: bool  # the client had: the server was measured
     is_saturated: bool  # it answers less than is due, or more and more wait
     tokens: TokenSummary | None = None  # of streams
     good: float | None = None  # the share that was answered within the SLO; None: there is none
-    faults: tuple[str, ...] = field(default_factory=tuple)  # why the figures cannot be believed
+    client_faults: tuple[str, ...] = ()  # why not the server, but this client was measured
+    server_faults: tuple[str, ...] = ()  # why the server's figures cannot be believed
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return self.client_faults + self.server_faults
 
     @property
     def is_valid(self) -> bool:
         return not self.faults
+
+    @property
+    def has_room(self) -> bool:
+        """The client had: the server was measured."""
+        return not self.client_faults
+
+    @property
+    def was_away(self) -> bool:
+        """At some time no server listened."""
+        return REFUSED in self.errors
 
     @property
     def failed(self) -> int:
@@ -118,6 +133,8 @@ def _summary(
     begun = counted.due_s[counted.is_ok | np.isinf(counted.done_s)]
     offered, ok = len(counted.due_s), int(counted.is_ok.sum())
     client, server = faults
+    if REFUSED in counted.errors:
+        server = [*server, f"the server was away: {counted.errors[REFUSED]} × {REFUSED}"]
     if not ok:
         server = [*server, "no request was answered"]
     good = None
@@ -139,11 +156,11 @@ def _summary(
         busy=samples.room.busy,
         waiting=samples.room.waiting,
         in_flight=float(in_flight_at(samples, moments).mean()),
-        has_room=not client,
         is_saturated=is_saturated,
         tokens=_tokens(counted, window),
         good=good,
-        faults=(*client, *server),
+        client_faults=tuple(client),
+        server_faults=tuple(server),
     )
 
 
@@ -164,6 +181,7 @@ def _client_faults(samples: Samples, *, is_open: bool) -> list[str]:
         p99 = quantile(np.sort(samples.latencies_s), 99)
         if late > max(_LATE_SHARE * p99, _LATE_S):
             faults.append(f"1 % of the requests left more than {late * 1e3:.3g} ms late")
+    faults += [kind for kind in samples.errors if kind.startswith(NO_ROOM)]
     if room.busy > _BUSY:
         faults.append(f"the client used {room.busy:.0%} of a core")
     if room.waiting > _WAITING:

@@ -13,12 +13,26 @@ import numpy as np
 from headway.errors import ConfigError, nearest
 from headway.lab.workload import Sizes
 from headway.loadgen.asking import only_model
-from headway.loadgen.exchange import Address, Exchange, post
-from headway.loadgen.openai_bodies import OPENAI_PATHS, is_stream, openai_body
+from headway.loadgen.exchange import (
+    RESPONSE_TOKEN,
+    TOKEN,
+    Address,
+    Exchange,
+    is_in,
+    post,
+    with_usual,
+)
+from headway.loadgen.openai_bodies import (
+    FORM,
+    OPENAI_PATHS,
+    audio_form,
+    clip,
+    is_stream,
+    openai_body,
+)
 from headway.loadgen.tensors import TensorInput, binary_body, json_body
 
 _TIMEOUT_S = 10.0
-_MANY_BODIES = 10_000
 _MIXED = 1024  # where they differ in class or tenant: shares are then true to 0.1 %
 VARIANTS = 64  # requests that are made before the load, and sent in turn
 
@@ -39,9 +53,12 @@ class Probe:
             kind = http.client.HTTPSConnection
             more["context"] = self.tls or ssl.create_default_context()
         connection = kind(address.host, address.port, timeout=_TIMEOUT_S, **more)
-        headers = {"Content-Type": "application/json", **dict(self.headers)}
+        lines = with_usual(self.headers, {"Content-Type": "application/json"})
         try:
-            connection.request(method, address.path + path, body, headers)
+            connection.putrequest(method, address.path + path, skip_host=is_in(lines, "Host"))
+            for line in (*lines, ("Content-Length", str(len(body or b"")))):
+                connection.putheader(*line)
+            connection.endheaders(body)
             answer = connection.getresponse()
             return answer.status, answer.read()
         except ConnectionRefusedError:
@@ -55,7 +72,7 @@ class Probe:
         """The answer's JSON; None where there is no such route."""
         status, body = self.ask(method, path)
         if status in (401, 403):
-            raise ConfigError(f"{self.address.url}: it wants a key ({status})", field="--key")
+            raise ConfigError(f"{self.address.url}: it wants a key ({status})", field="--api-key")
         try:
             return json.loads(body) if status == 200 else None
         except ValueError:
@@ -125,16 +142,14 @@ def find_target(probe: Probe, wanted: Wanted) -> Target:
         return grpc_target(probe, wanted)
     if wanted.api in OPENAI_PATHS:
         return _openai(probe, wanted)
-    about = probe.json("GET", "/v2") if not _is_route(address) else None
-    server = f"{about.get('name', '?')} {about.get('version', '')}" if about else "a server"
-    if _is_route(address):
-        if not wanted.bodies:
-            raise ConfigError(f"{address.url} is one route: --data or --body says what to send it")
-        return Target(address, "", "JSON", wanted.model, server, _as_given(address, "", wanted))
+    if address.path:
+        return _route(address, wanted)
+    about = probe.json("GET", "/v2")
     if about is None:
         raise ConfigError(
             f"{address.url} does not speak v2 (GET /v2); give the URL of a route, with --data"
         )
+    server = f"{about.get('name', '?')} {about.get('version', '')}"
     model = wanted.model or _only_model(probe)
     if wanted.bodies:
         path = f"/v1/predict/{model}"
@@ -156,8 +171,22 @@ def _openai(probe: Probe, wanted: Wanted) -> Target:
     address, api = probe.address, wanted.api
     if address.path.endswith("/v1"):
         address = replace(address, path=address.path.removesuffix("/v1"))
-    model = wanted.model or _only_of(replace(probe, address=address))
-    path = OPENAI_PATHS[api]
+    path, is_audio = OPENAI_PATHS[api], api == "transcriptions"
+    model = ""  # given bodies name it
+    if is_audio or not wanted.bodies:
+        model = wanted.model or _only_of(replace(probe, address=address))
+    if is_audio:
+        clips = wanted.bodies or [
+            clip(np.random.default_rng([wanted.seed, 5, number]), length_of(wanted, number))
+            for number in range(VARIANTS)
+        ]
+        exchanges = [
+            post(address, path, body, headers=wanted.headers_of(number), content_type=FORM)
+            for number, body in enumerate(
+                _mixed([audio_form(model, each) for each in clips], wanted)
+            )
+        ]
+        return Target(address, path, f"OpenAI {api}", model, "a server", exchanges)
     bodies = wanted.bodies or [
         openai_body(
             api,
@@ -170,8 +199,13 @@ def _openai(probe: Probe, wanted: Wanted) -> Target:
         for number in range(wanted.variants)
     ]
     exchanges = [
-        post(address, path, body, headers=wanted.headers_of(number), is_stream=is_stream(body))
-        for number, body in enumerate(bodies)
+        post(
+            *(address, path, body),
+            headers=wanted.headers_of(number),
+            is_stream=is_stream(body),
+            token=RESPONSE_TOKEN if api == "responses" else TOKEN,
+        )
+        for number, body in enumerate(_mixed(bodies, wanted))
     ]
     return Target(address, path, f"OpenAI {api}", model, "a server", exchanges)
 
@@ -181,19 +215,27 @@ def _only_of(probe: Probe) -> str:
     return only_model(probe.address.url, [each["id"] for each in told["data"]] if told else [])
 
 
-def _is_route(address: Address) -> bool:
-    """Is the URL a route rather than a server? A server may lie below a path of its own."""
-    return bool(address.path)
+def _route(address: Address, wanted: Wanted) -> Target:
+    """The URL is that of a route."""
+    if not wanted.bodies:
+        raise ConfigError(f"{address.url} is one route: --data or --body says what to send it")
+    if wanted.model:
+        raise ConfigError(f"{address.url} is one route, which knows its model", field="--model")
+    return Target(address, "", "JSON", "", "a server", _as_given(address, "", wanted))
 
 
 def _as_given(address: Address, path: str, wanted: Wanted) -> list[Exchange]:
-    bodies = wanted.bodies
-    if wanted.variants > VARIANTS:
-        bodies = [bodies[number % len(bodies)] for number in range(wanted.variants)]
     return [
         post(address, path, body, headers=wanted.headers_of(number))
-        for number, body in enumerate(bodies)
+        for number, body in enumerate(_mixed(wanted.bodies, wanted))
     ]
+
+
+def _mixed(bodies: Sequence[bytes], wanted: Wanted) -> Sequence[bytes]:
+    """All of them; again and again, where few have to have every class and tenant."""
+    if wanted.variants > max(VARIANTS, len(bodies)):
+        return [bodies[number % len(bodies)] for number in range(wanted.variants)]
+    return bodies
 
 
 def _only_model(probe: Probe) -> str:
@@ -228,10 +270,13 @@ def tensor_inputs(
             raise ConfigError(
                 f"{model} has no input {name!r}{nearest(name, known)}", field="--shape"
             )
-    return [
+    found = [
         TensorInput.of(each, rows=wanted.rows, shape=wanted.shapes.get(each["name"]))
         for each in inputs
     ]
+    if wanted.lengths is not None and not any(each.has_length for each in found):
+        raise ConfigError(f"{model} has no text, and no axis without a length", field="--lengths")
+    return found
 
 
 def length_of(wanted: Wanted, number: int) -> int | None:
@@ -256,13 +301,17 @@ def _binary(
     return post(address, path, head + body, mark, headers=fields, content_type=kind)
 
 
-def read_bodies(path: Path) -> list[bytes]:
-    """A file of JSON lines, one body each; or one body of JSON over several lines."""
+def read_file(path: Path) -> bytes:
     try:
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", field="--body") from error
-    lines = [line for line in text.splitlines() if line.strip()][:_MANY_BODIES]
+
+
+def read_bodies(path: Path) -> list[bytes]:
+    """A file of JSON lines, one body each; or one body of JSON over several lines."""
+    text = read_file(path)
+    lines = [line for line in text.splitlines() if line.strip()]
     try:
         for line in lines:
             json.loads(line)

@@ -54,6 +54,8 @@ class TensorInput:
             raise ConfigError(f"the input {name} is {datatype}, for which bench makes no values")
         declared = tuple(about["shape"])
         if shape is not None:
+            if rows not in (1, shape[0]):
+                raise ConfigError(f"--shape gives {name} {shape[0]} rows", field="--rows")
             return cls(name, datatype, shape)
         if declared and declared[0] == -1:
             declared = (rows, *declared[1:])
@@ -65,6 +67,11 @@ class TensorInput:
                 field="--shape",
             )
         return cls(name, datatype, declared)
+
+    @property
+    def has_length(self) -> bool:
+        """Does a request's length change it?"""
+        return -1 in self.shape or self.datatype == "BYTES"
 
     def values(self, rng: np.random.Generator, length: int | None) -> NDArray[Any]:
         """`length`: of every axis that has none, and of a text in words."""

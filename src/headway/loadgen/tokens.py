@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from headway.lab.workload import Times
 
-# A piece of an answer's text in an event of OpenAI's forms; pieces without text are no tokens.
-TOKEN = re.compile(rb'"(?:content|text|reasoning_content)": ?"(?!")')
-_USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
+_USAGE = re.compile(rb'"(?:completion|output)_tokens": ?(\d+)')
 
 
 class TokenLog:

@@ -1,7 +1,13 @@
 """`headway bench` against real servers: ours, slow ones, and ones that break off."""
 
+import itertools
 import json
+import resource
+import signal
 import socket
+import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_server import Server
+import trustme
+from real_server import Server, served
 
+from headway.cli.bench import _Silent
 from headway.cli.main import main
-from headway.loadgen.target import Wanted
+from headway.loadgen.exchange import Address
+from headway.loadgen.target import Probe, Wanted, find_target, read_bodies
 
 MEASURED = (0, 3)  # a busy machine may make a run invalid; it then says so
 
@@ -96,6 +105,16 @@ def test_a_table_says_what_was_measured_and_whether_it_is_valid(
         (("--model", "double", "--data", "1", "--rows", "2"), "--rows"),
         (("--model", "double", "--shape", "y:1"), "no input 'y'"),
         (("--body", "/nowhere"), "No such file"),
+        (("--concurrency", "8", "--max-in-flight", "2"), "--max-in-flight"),
+        (("--rate", "8", "--precision", "2"), "--precision: is for --find"),
+        (("--model", "double", "--data", "1", "--json-tensors"), "--json-tensors"),
+        (("--model", "double", "--lengths", "5"), "no axis without a length"),
+        (("--model", "double", "--shape", "x:1,16", "--rows", "2"), "1 rows"),
+        (("--model", "double", "--insecure"), "--insecure: is for https://"),
+        (("--api-key", "k", "--header", "authorization: l"), "one of them"),
+        (("--classes", "high=1", "--header", "Headway-Priority: low"), "one of them"),
+        (("--api", "chat", "--data", "{}", "--model", "m"), "--model"),
+        (("--api", "chat", "--data", "{}", "--first-ms", "5"), '"stream": true'),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(
@@ -149,7 +168,7 @@ def test_the_highest_rate_that_holds_is_one_that_was_held(
     room = threading.Semaphore(5)
 
     def serve(connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(OSError):  # the client may leave
             while connection.recv(65_536):
                 with room:
                     time.sleep(0.05)
@@ -195,19 +214,25 @@ def tcp_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
                 thread.join()
 
 
-def answering(seconds: float, answers: int = 10**9) -> Callable[[socket.socket], None]:
+def answering(
+    seconds: float,
+    answers: int = 10**9,
+    *,
+    version: bytes = b"1.1",
+    seen: list[bytes] | None = None,
+) -> Callable[[socket.socket], None]:
     """Answers each request after so long; hangs up after so many."""
 
     def serve(connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(OSError):  # the client may leave
             for _ in range(answers):
-                if not connection.recv(65_536):
+                request = connection.recv(65_536)
+                if not request:
                     return
+                if seen is not None:
+                    seen.append(request)
                 time.sleep(seconds)
-                try:
-                    connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-                except OSError:
-                    return
+                connection.send(b"HTTP/%b 200 OK\r\nContent-Length: 2\r\n\r\nok" % version)
 
     return serve
 
@@ -236,6 +261,123 @@ def test_a_server_that_hangs_up_after_each_answer_is_asked_on_new_connections(
         _, [point] = bench(capsys, url, *load)
     assert point["answered"] > 2
     assert set(point["errors"]) <= {"the server closed the connection", "connection reset by peer"}
+
+
+def test_a_server_of_http_1_0_closes_each_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    with tcp_server(answering(0.001, answers=1, version=b"1.0")) as url:
+        load = ("--data", "1", "--concurrency", "2", "--seconds", "1", "--warm-up", "0")
+        _, [point] = bench(capsys, url, *load)
+    assert point["answered"] > 2
+    assert point["errors"] == {}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A folder with a server's certificate and the authority that signed it."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    made.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "pair.pem"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_server_that_dies_makes_a_run_invalid_and_what_was_measured_is_kept(
+    pair: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    files = ("--tls-cert", "pair.pem", "--tls-key", "pair.pem") if tls else ()
+    verify = ssl.create_default_context(cafile=pair / "ca.pem") if tls else True
+    started = ("served_models:Double", "--port", "0", "--grpc-port", "0", *files)
+    with served(pair, *started, verify=verify, ends_with=-signal.SIGKILL) as running:
+        # As soon as the load is under way.
+        monkeypatch.setattr(_Silent, "tick", lambda _, so_far: so_far.answered > 1 and kill())
+        kill = running.process.kill
+        load = ("--concurrency", "2", "--seconds", "3", "--warm-up", "0")
+        trusted = ("--ca", str(pair / "ca.pem")) if tls else ()
+        code, [point] = bench(capsys, running.url, *load, *trusted)
+    assert code == 3, point
+    assert point["answered"] > 1
+    assert any(fault.startswith("the server was away: ") for fault in point["faults"])
+
+
+def test_a_slow_handshake_holds_up_no_other_connection(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair / "pair.pem")
+    seen: list[bytes] = []
+    numbers = itertools.count(1)
+
+    def serve(connection: socket.socket) -> None:
+        if next(numbers) == 2:  # after that of the first request: it waits for its neighbour
+            end = time.monotonic() + 20
+            while len(seen) < 5 and time.monotonic() < end:
+                time.sleep(0.01)
+        with suppress(OSError):
+            answering(0.01, seen=seen)(context.wrap_socket(connection, server_side=True))
+
+    with tcp_server(serve) as url:
+        load = ("--data", "1", "--concurrency", "2", "--seconds", "2", "--warm-up", "0")
+        trusted = ("--ca", str(pair / "ca.pem"))
+        _, [point] = bench(capsys, url.replace("http:", "https:"), *load, *trusted)
+    assert point["errors"] == {}
+    assert point["answered"] > 5
+
+
+def test_a_client_that_may_open_no_more_connections_says_so(tmp_path: Path) -> None:
+    with tcp_server(answering(0.01)) as url:
+        arguments = [url, "--data", "1", "--concurrency", "100", *QUICK, "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "headway", "bench", *arguments],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3, done.stderr
+    [point] = json.loads(done.stdout)
+    assert "this client can open no more connections: too many open files" in point["faults"]
+
+
+def test_headers_are_sent_as_they_are_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_API_KEY", "k")
+    seen: list[bytes] = []
+    with tcp_server(answering(0.01, seen=seen)) as url:
+        given = ("--header", "content-type: text/x", "--header", "X-A: 1", "--header", "X-A: 2")
+        bench(capsys, url, "--data", "1", "--concurrency", "1", *given, *QUICK)
+        head = seen[-1].partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+    assert [line for line in head if line.startswith(b"content-type")] == [b"content-type: text/x"]
+    assert [line for line in head if line.startswith(b"x-a")] == [b"x-a: 1", b"x-a: 2"]
+    assert b"authorization: bearer k" in head
+
+
+def test_given_chats_have_every_class(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[bytes] = []
+    with tcp_server(answering(0.001, seen=seen)) as url:
+        load = ("--api", "chat", "--data", "{}", "--classes", "high=1,low=1")
+        bench(capsys, url.removesuffix("/any"), *load, "--concurrency", "4", *QUICK)
+    classes = {line for each in seen for line in each.split(b"\r\n") if b"Priority" in line}
+    assert classes == {b"Headway-Priority: high", b"Headway-Priority: low"}
+
+
+def test_all_of_a_large_file_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "bodies.jsonl").write_text("".join(f"{number}\n" for number in range(12_000)))
+    bodies = read_bodies(tmp_path / "bodies.jsonl")
+    wanted = Wanted(bodies=bodies, classes={"high": 1, "low": 1})
+    found = find_target(Probe(Address.parse("http://h:1/any")), wanted)
+    assert len({each.request for each in found.exchanges}) == 12_000
+
+
+def test_a_closed_loop_claims_nothing_about_rates(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["bench", server.url, "--model", "double", "--concurrency", "1", *QUICK])
+    printed = capsys.readouterr().out
+    assert "valid" in printed
+    assert "kept up" not in printed
+    assert "drift" not in printed
 
 
 def test_what_is_not_answered_in_time_has_failed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from openai.types.responses import Response
 from serving import MOST_S, Serving
 
 from described import check_described
+from headway.cli.main import main
 
 pytestmark = pytest.mark.real_time
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -241,3 +242,14 @@ def test_a_client_that_leaves_ends_its_answer(served: Serving, http: httpx.Clien
     with http.stream("POST", "/v1/responses", json=asked) as answer:
         next(answer.iter_lines())
     served.wait_idle()
+
+
+def test_bench_times_the_tokens_of_responses(
+    served: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--rate", "4", "--arrivals", "constant", "--seconds", "1.1", "--warm-up", "0", "--json")
+    main(["bench", served.url, "--api", "responses", "--max-tokens", "12", *load])
+    [point] = json.loads(capsys.readouterr().out)
+    assert point["errors"] == {}
+    assert 0 < round(point["tokens"]["per_s"] * point["seconds"]) <= 12 * point["answered"]
+    assert point["tokens"]["first_p50_ms"] > 0

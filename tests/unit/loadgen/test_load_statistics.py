@@ -1,6 +1,7 @@
 """What is made of samples: percentiles, rates, and whether to believe them."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def samples(due: np.ndarray, took: np.ndarray, *, late: float = 0.0, room=ROOM, 
         done_s=(due + took)[order],
         late_s=np.full(len(due), late),
         kind=kinds[order],
-        kinds=("", "503 queue_full"),
+        kinds=("", "503 queue_full", "connection refused"),
         room=room,
     )
 
@@ -118,6 +119,16 @@ def test_nothing_answered_is_no_measurement() -> None:
     found = samples(due, np.full(len(due), 0.01), kind=np.ones(len(due), np.uint8))
     assert not open_summary(found, Window(0.0, 2.0)).is_valid
     assert not closed_summary(found, Window(0.0, 2.0)).is_valid
+
+
+@pytest.mark.parametrize("summary", [open_summary, closed_summary])
+def test_a_server_that_was_away_was_not_measured(summary: Any) -> None:
+    due = np.arange(0.0, 10.0, 0.01)
+    found = samples(due, np.full(len(due), 0.01), kind=(due >= 8).astype(np.uint8) * 2)
+    told = summary(found, Window(0.0, 10.0))
+    assert told.has_room
+    [fault] = told.faults
+    assert fault == f"the server was away: {told.failed} × connection refused"
 
 
 def test_a_percentile_has_an_interval_once_there_are_enough_samples() -> None:

@@ -107,6 +107,24 @@ def test_an_answer_is_put_together_however_it_is_cut(answer: bytes, step: int) -
             assert not reader.is_last
 
 
+@pytest.mark.parametrize(
+    ("head", "is_last"),
+    [
+        (b"HTTP/1.0 200 OK", True),
+        (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive", False),
+        (b"HTTP/1.1 200 OK\r\nConnection:close", True),
+        (b"HTTP/1.1 200 OK\r\nX-Connection: close", False),
+    ],
+)
+def test_an_answer_says_whether_its_connection_serves_again(head: bytes, is_last: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = Connection(ours)
+        theirs.send(head + b"\r\nContent-Length: 2\r\n\r\nok")
+        assert connection.receive() is not None
+        assert connection.is_last == is_last
+
+
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     ours, theirs = socket.socketpair()
     with ours:

@@ -1,6 +1,8 @@
 """The highest rate that meets an objective, on servers whose law is known."""
 
+import functools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +13,22 @@ from headway.loadgen.report import Point, table, to_json
 from headway.loadgen.room import ClientRoom
 from headway.loadgen.samples import Samples
 from headway.loadgen.search import Found, Objective, Search
-from headway.loadgen.statistics import Window, open_summary
+from headway.loadgen.statistics import Interval, Window, open_summary
 
 CAPACITY = 1000.0
 
 
-def point(rate: float, seed: int, *, busy: float = 0.1, service_s: float = 1 / CAPACITY) -> Point:
+def point(
+    rate: float,
+    seed: int,
+    *,
+    busy: float = 0.1,
+    service_s: float = 1 / CAPACITY,
+    seconds: float = 5.0,
+) -> Point:
     """One server, first come first served: each request takes as long as another."""
     rng = np.random.default_rng(seed)
-    due = np.cumsum(rng.exponential(1 / rate, int(rate * 6)))
+    due = np.cumsum(rng.exponential(1 / rate, int(rate * (1 + seconds))))
     places = np.arange(len(due)) * service_s
     done = np.maximum.accumulate(due - places) + places + service_s
     samples = Samples(
@@ -30,7 +39,7 @@ def point(rate: float, seed: int, *, busy: float = 0.1, service_s: float = 1 / C
         kinds=("",),
         room=ClientRoom(busy=busy, waiting=0.0),
     )
-    return Point(f"{rate:g}/s", rate, None, open_summary(samples, Window(1.0, 5.0)))
+    return Point(f"{rate:g}/s", rate, None, open_summary(samples, Window(1.0, seconds)))
 
 
 class Clock:
@@ -42,9 +51,9 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def probe(self, rate: float, seed: int) -> Point:
-        self.now += 4.0
-        return point(rate, seed)
+    def probe(self, rate: float, seed: int, times: int) -> Point:
+        self.now += 1.0 + 3.0 * times
+        return point(rate, seed, seconds=10.0 * times)
 
 
 def search(text: str, first: float, *, precision: float = 0.03) -> Found:
@@ -62,44 +71,88 @@ def search(text: str, first: float, *, precision: float = 0.03) -> Found:
     return found
 
 
-@pytest.mark.parametrize("first", [100.0, 700.0, 5000.0])
+@functools.cache
+def fine_sweep(text: str) -> float:
+    objective = Objective.parse(text)
+    passed = (
+        rate
+        for rate in np.arange(940.0, 500.0, -20.0)
+        if objective.strain(point(float(rate), 99, seconds=40.0).summary) <= 0
+    )
+    return float(next(passed))
+
+
+@pytest.mark.parametrize("first", [100.0, 5000.0])
 @pytest.mark.parametrize("text", ["p99<=20ms", "mean<3ms,errors<=1%"])
 def test_the_rate_is_found_from_wherever_the_search_begins(text: str, first: float) -> None:
     found = search(text, first)
     objective = Objective.parse(text)
-    fine = [
-        rate
-        for rate in np.arange(500.0, 1000.0, 5.0)
-        if sum(objective.broken_by(point(rate, seed).summary) is None for seed in range(5)) >= 3
-    ]
-    assert found.rate_rps == pytest.approx(max(fine), rel=0.06)
+    assert found.rate_rps == pytest.approx(fine_sweep(text), rel=0.08)
     assert found.failed_rps is not None
     assert found.failed_rps > found.rate_rps
     assert f"{found.rate_rps:.4g}/s is the highest rate" in found.told()
-    passes = [
-        each
-        for each in found.probes
-        if each.rate_rps == found.rate_rps and objective.broken_by(each.summary) is None
-    ]
-    assert len(passes) >= 3
+    last = found.probes[-1]
+    assert last.rate_rps == found.rate_rps
+    assert last.summary.seconds > 25
+    assert objective.strain(last.summary) <= 0
+
+
+def test_one_bad_moment_of_the_machine_does_not_end_the_search() -> None:
+    clock, objective = Clock(), Objective.parse("p99<=20ms")
+
+    def probe(rate: float, seed: int, times: int) -> Point:
+        measured = clock.probe(rate, seed, times)
+        if seed != 2:
+            return measured
+        slow = {each: Interval(0.05) for each in measured.summary.percentiles_s}
+        return replace(measured, summary=replace(measured.summary, percentiles_s=slow))
+
+    found = Search(probe, objective, text="p99<=20ms", budget_s=80.0, probe_s=4.0, clock=clock).run(
+        400.0
+    )
+    assert objective.broken_by(found.probes[1].summary) is not None
+    assert found.rate_rps is not None
+    assert found.rate_rps > 1.5 * (found.probes[1].rate_rps or 0.0)
 
 
 def test_where_no_rate_passes_none_is_named() -> None:
     found = search("p99<=0.5ms", 700.0)
     assert found.rate_rps is None
-    assert found.told().startswith("none of ")
+    assert found.told().startswith("no rate of ")
 
 
 def test_a_failure_without_room_for_the_client_is_said() -> None:
     clock = Clock()
     found = Search(
-        lambda rate, seed: point(rate, seed, busy=0.95),
+        lambda rate, seed, times: point(rate, seed, busy=0.95),
         Objective.parse("p99<=20ms"),
         text="p99<=20ms",
         clock=clock,
     ).run(700.0)
     assert not found.had_room
     assert "the client had no room" in found.told()
+
+
+def test_a_search_ends_where_the_server_goes_away() -> None:
+    def probe(rate: float, seed: int, times: int) -> Point:
+        if seed == 1:
+            return point(rate, seed)
+        due = np.arange(0.0, 6.0, 0.01)
+        gone = Samples(
+            due_s=due,
+            done_s=due + 0.001,
+            late_s=np.zeros(len(due)),
+            kind=(due > 3).astype(np.uint8),
+            kinds=("", "connection refused"),
+            room=ClientRoom(busy=0.1, waiting=0.0),
+        )
+        return Point(f"{rate:g}/s", rate, None, open_summary(gone, Window(1.0, 5.0)))
+
+    found = Search(probe, Objective.parse("p99<=20ms"), text="p99<=20ms").run(700.0)
+    assert found.rate_rps is None
+    assert len(found.probes) == 2
+    assert found.stopped == "the server went away"
+    assert found.was_away
 
 
 @pytest.mark.parametrize("text", ["", "p98<=5ms", "p99>=5ms", "p99<=5", "errors<=5ms", "p99<=1%"])

@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from headway.loadgen.exchange import RESPONSE_TOKEN, TOKEN
 from headway.loadgen.openai_bodies import is_stream, openai_body
-from headway.loadgen.tokens import TOKEN, TokenLimits, TokenLog, token_summary
+from headway.loadgen.tokens import TokenLimits, TokenLog, token_summary
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,9 @@ def test_bodies_are_as_openai_has_them(api: str) -> None:
     }
     assert len(texts[api]().split()) == 5
     assert told.get("max_tokens") == (7 if is_stream(body) else None)
+
+
+def test_a_responses_tokens_are_its_deltas_and_not_its_whole_text() -> None:
+    delta = b'data: {"type":"response.output_text.delta","delta":"a"}\n\n'
+    done = b'data: {"type":"response.output_text.done","text":"a"}\n\n'
+    assert len(RESPONSE_TOKEN.findall(delta + delta + done)) == 2

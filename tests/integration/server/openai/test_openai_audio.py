@@ -15,6 +15,7 @@ openai = pytest.importorskip("openai")
 soundfile = pytest.importorskip("soundfile")
 httpclient = pytest.importorskip("tritonclient.http")
 
+from headway.cli.main import main  # noqa: E402 - likewise
 from headway.models.ready.speech.moonshine import MOONSHINE_WEIGHTS  # noqa: E402 - once its needs are there
 
 if not MOONSHINE_WEIGHTS.is_installed:
@@ -389,3 +390,20 @@ def test_the_hubs_client_recognises_speech(moonshine: Server, beckett: bytes) ->
     assert timed.chunks[0]["timestamp"][0] == 0
     with pytest.raises(hub.errors.HfHubHTTPError, match="generation_parameters"):
         client.automatic_speech_recognition(beckett, extra_body={"generation_parameters": {}})
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_bench_sends_clips(
+    moonshine: Server,
+    beckett: bytes,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    own: bool,
+) -> None:
+    (tmp_path / "a.wav").write_bytes(beckett)
+    sent = ("--body", str(tmp_path / "a.wav")) if own else ("--lengths", "1")
+    load = ("--rate", "2", "--arrivals", "constant", "--seconds", "1.1", "--warm-up", "0", "--json")
+    main(["bench", moonshine.url, "--api", "transcriptions", "--model", "moonshine", *sent, *load])
+    [point] = json.loads(capsys.readouterr().out)
+    assert point["answered"] > 0
+    assert point["errors"] == {}
