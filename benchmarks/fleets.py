@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.grid import TRACES
 from benchmarks.report import Bar, Benchmark, Report
 from headway.core.policy import Firing
-from headway.core.routing import Route
+from headway.core.routing import RoutingRule
 from headway.lab.fleet import Autoscale, Fleet, FleetOutcome, simulate_fleet
 from headway.lab.profiles import PowerProfile, TokenProfile, batch_seconds, capacity_rps
 from headway.lab.simulate import Lengths, Scenario
@@ -27,7 +27,7 @@ WORLDS = (
     ("CPU-like, lengths with σ 1.2, 50 %", CPU, 32, 0.5, 1.2, ALIKE),
     ("GPU-like, 50 %, one replica 3× slower", GPU, 64, 0.5, 0.0, ONE_SLOW),
 )
-BLIND = (Route.ROUND_ROBIN, Route.RANDOM)
+BLIND = (RoutingRule.ROUND_ROBIN, RoutingRule.RANDOM)
 LUCK = 1.005  # of a sample: equal means differ by so much
 
 
@@ -36,17 +36,17 @@ def routes(quick: bool) -> Report:
     rows, worst, worst_tail, slow = [], 0.0, 0.0, math.inf
     for name, model, most, load, sigma, speeds in WORLDS:
         scenario = _scenario(model, most, load, sigma, requests)
-        found = {route: _played(scenario, Fleet(speeds, route)) for route in Route}
+        found = {route: _played(scenario, Fleet(speeds, route)) for route in RoutingRule}
         means = {route: float(each.answered_s.mean()) for route, each in found.items()}
         p99s = {route: each.percentile_s(99) for route, each in found.items()}
-        rows.append([name, *(f"{means[r] * 1e3:.1f} / {p99s[r] * 1e3:.1f}" for r in Route)])
-        worst = max(worst, means[Route.FINISH] / min(means[each] for each in BLIND))
-        worst_tail = max(worst_tail, p99s[Route.FINISH] / min(p99s[each] for each in BLIND))
+        rows.append([name, *(f"{means[r] * 1e3:.1f} / {p99s[r] * 1e3:.1f}" for r in RoutingRule)])
+        worst = max(worst, means[RoutingRule.FINISH] / min(means[each] for each in BLIND))
+        worst_tail = max(worst_tail, p99s[RoutingRule.FINISH] / min(p99s[each] for each in BLIND))
         if speeds is ONE_SLOW:
-            slow = min(p99s[each] for each in BLIND) / p99s[Route.FINISH]
+            slow = min(p99s[each] for each in BLIND) / p99s[RoutingRule.FINISH]
     return Report(
         "7. Four replicas behind a router: mean / p99, ms",
-        ["world", *(route.value for route in Route)],
+        ["world", *(route.value for route in RoutingRule)],
         rows,
         [
             Bar(
@@ -95,7 +95,7 @@ def autoscaling(quick: bool) -> Report:
     for name, arrivals in _traces(span_s).items():
         first = math.ceil(np.count_nonzero(arrivals < 60) / 60 / FULL_RPS / 0.7)
         scale = Autoscale(1, 40, target_wait_s=SLOW.seconds(MOST))
-        fleet = Fleet((1.0,) * first, Route.TWO_CHOICES, cold_start_s=30.0, autoscale=scale)
+        fleet = Fleet((1.0,) * first, RoutingRule.TWO_CHOICES, cold_start_s=30.0, autoscale=scale)
         outcome = _played(_world(arrivals), fleet)
         by_minute = np.bincount((arrivals // 60).astype(int))
         oracle_s = 60.0 * float(np.maximum(1, np.ceil(by_minute / 60 / most_rps)).sum())
@@ -148,7 +148,7 @@ def _most_rps() -> float:
     for _ in range(6):
         rate = (low + high) / 2
         world = _world(poisson(5000, rate, np.random.default_rng(3)))
-        if _played(world, Fleet((1.0,), Route.FINISH)).percentile_s(99) <= SLO_S:
+        if _played(world, Fleet((1.0,), RoutingRule.FINISH)).percentile_s(99) <= SLO_S:
             low = rate
         else:
             high = rate

@@ -227,7 +227,7 @@ def _find(
     bench: Bench,
     target: Target,
     objective: Objective,
-    progress: "Progress",
+    progress: "BenchProgress",
 ) -> int:
     def probe(rate: float, seed: int, times: int) -> Point:
         progress.label = f"{bench.law.kind} {rate:.4g}/s"
@@ -274,7 +274,7 @@ def _compare(
     arguments: argparse.Namespace,
     ours: tuple[Bench, Target],
     theirs: tuple[Bench, Target],
-    progress: "Progress",
+    progress: "BenchProgress",
 ) -> int:
     def in_round(bench: Bench, number: int) -> Point:
         progress.label = f"round {number + 1} of {_ROUNDS}, {bench.url}"
@@ -321,7 +321,9 @@ def exit_code(points: list[Point]) -> int:
     return NOT_VALID if wrong or not is_any_valid else 0
 
 
-def _points(arguments: argparse.Namespace, bench: Bench, progress: "Progress") -> Iterator[Point]:
+def _points(
+    arguments: argparse.Namespace, bench: Bench, progress: "BenchProgress"
+) -> Iterator[Point]:
     def at_rate(rate: float) -> Point:
         progress.label = f"{bench.law.kind} {rate:g}/s"
         return bench.at_rate(rate)
@@ -345,7 +347,7 @@ def _opener(arguments: argparse.Namespace, address: Address) -> Callable[[], Con
 
 @contextmanager
 def _driver(
-    arguments: argparse.Namespace, target: Target, progress: "Progress"
+    arguments: argparse.Namespace, target: Target, progress: "BenchProgress"
 ) -> Iterator[Driver]:
     with Driver(
         _opener(arguments, target.address),
@@ -378,7 +380,7 @@ def _bench(arguments: argparse.Namespace, driver: Driver, target: Target, law: A
 # ---- progress
 
 
-class Progress:
+class BenchProgress:
     """One line on a terminal, written anew while a point is measured."""
 
     def __init__(self, seconds: float) -> None:
@@ -398,18 +400,18 @@ class Progress:
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
-class _Silent(Progress):
+class _Silent(BenchProgress):
     def tick(self, tick: Tick) -> None:
         pass
 
 
 @contextmanager
-def _progress(arguments: argparse.Namespace) -> Iterator[Progress]:
+def _progress(arguments: argparse.Namespace) -> Iterator[BenchProgress]:
     seconds = arguments.seconds + arguments.warm_up
     if not sys.stderr.isatty():
         yield _Silent(seconds)
         return
     try:
-        yield Progress(seconds)
+        yield BenchProgress(seconds)
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -6,14 +6,14 @@ from dataclasses import replace
 from headway.cli import simulate_flags as flags
 from headway.cli.simulate_scenarios import Composing, LoadPoint, naming, points_of, policy_of, tell
 from headway.core.policy import Compose
-from headway.core.routing import Route
+from headway.core.routing import RoutingRule
 from headway.errors import ConfigError
 from headway.lab import report
 from headway.lab.fleet import Autoscale, Fleet, simulate_fleet
 from headway.lab.fleet_report import FleetResult, plot, to_table
 
 _REQUESTS = 20_000
-_ROUTES = (Route.ROUND_ROBIN, Route.RANDOM, Route.TWO_CHOICES, Route.FINISH)
+_ROUTES = (RoutingRule.ROUND_ROBIN, RoutingRule.RANDOM, RoutingRule.TWO_CHOICES, RoutingRule.FINISH)
 _ONLY_HERE = ("routes", "lose_s", "autoscale", "cold_start_s", "target_wait_ms")
 
 
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.workers = speeds
     points = points_of(arguments, lambda done: None)
     results = [
-        _result(arguments, point, spec, Route(route))
+        _result(arguments, point, spec, RoutingRule(route))
         for point in points
         for spec in arguments.policies or [flags.policy("auto")]
         for route in arguments.routes or _ROUTES
@@ -121,7 +121,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _result(
-    arguments: argparse.Namespace, point: LoadPoint, spec: flags.PolicySpec, route: Route
+    arguments: argparse.Namespace, point: LoadPoint, spec: flags.PolicySpec, route: RoutingRule
 ) -> FleetResult:
     scenario = replace(point.scenario, workers=1, speeds=())
     composing = Composing((arguments.composes or [Compose.DP])[0], *arguments.buckets)
@@ -134,7 +134,7 @@ def _result(
     return FleetResult(spec.text, route.value, point.load, scenario.slo_s, outcome)
 
 
-def _fleet(arguments: argparse.Namespace, route: Route, usual_wait_s: float) -> Fleet:
+def _fleet(arguments: argparse.Namespace, route: RoutingRule, usual_wait_s: float) -> Fleet:
     autoscale, wait_ms = None, arguments.target_wait_ms
     if arguments.autoscale is not None:
         wait_s = usual_wait_s if wait_ms is None else wait_ms / 1e3

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headway.client.calls import ClientAnswer, seconds_of
-from headway.core.routing import Pace, ReplicaView, Route, Router
+from headway.core.routing import Pace, ReplicaView, Router, RoutingRule
 from headway.errors import DeadlineExceeded, HeadwayError
 
 ASKED: Final = {"endpoint-load-metrics-format": "JSON"}
@@ -69,7 +69,7 @@ class Balancer:
     def __init__(self, servers: int) -> None:
         self._servers = [_Server() for _ in range(servers)]
         self._models: dict[str, _Views] = {}
-        self._router = Router(Route.TWO_CHOICES, random.randrange)
+        self._router = Router(RoutingRule.TWO_CHOICES, random.randrange)
         self._lock = threading.Lock()
         self._count = 0
 

@@ -18,7 +18,7 @@ _FORGOTTEN_S: Final = 10.0  # without answers, what was learned counts half afte
 _OVERDUE: Final = 0.5  # a batch that is late by t is expected to take this share of t longer
 
 
-class Route(StrEnum):
+class RoutingRule(StrEnum):
     """How a replica is chosen."""
 
     ROUND_ROBIN = "round-robin"
@@ -140,7 +140,7 @@ class ReplicaView:
 class Router:
     """Chooses among replicas. `draw(n)` is a random number below n."""
 
-    def __init__(self, route: Route, draw: Callable[[int], int]) -> None:
+    def __init__(self, route: RoutingRule, draw: Callable[[int], int]) -> None:
         self._route = route
         self._draw = draw
         self._turn = -1
@@ -150,13 +150,13 @@ class Router:
         count = len(replicas)
         if count == 1:
             return 0
-        if self._route is Route.ROUND_ROBIN:
+        if self._route is RoutingRule.ROUND_ROBIN:
             self._turn += 1
             return self._turn % count
         first = self._draw(count)
-        if self._route is Route.RANDOM:
+        if self._route is RoutingRule.RANDOM:
             return first
-        if self._route is Route.TWO_CHOICES:
+        if self._route is RoutingRule.TWO_CHOICES:
             second = (first + 1 + self._draw(count - 1)) % count
             candidates = [first, second]
         else:

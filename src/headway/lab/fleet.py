@@ -19,7 +19,7 @@ from headway.core.costs.full_batches import pace_of
 from headway.core.items import Batch, Item, Run, Wait
 from headway.core.lifecycle.scaling import LOADING_WORK, SCALED_S, WorkRate, replicas_for
 from headway.core.policy import Policy
-from headway.core.routing import ReplicaView, Route, Router
+from headway.core.routing import ReplicaView, Router, RoutingRule
 from headway.errors import ConfigError, Unavailable
 from headway.lab.profiles import probe, probe_sizes
 from headway.lab.simulate import Latencies, Scenario
@@ -42,7 +42,7 @@ class Autoscale:
 @dataclass(frozen=True, slots=True)
 class Fleet:
     speeds: tuple[float, ...]  # by replica: the factor for its batch times
-    route: Route
+    route: RoutingRule
     cold_start_s: float = 30.0
     autoscale: Autoscale | None = None
     lost_at: float | None = None  # when the first replica is lost; it is back after a cold start

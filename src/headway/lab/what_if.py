@@ -34,7 +34,7 @@ _TRUSTED = 0.15  # how far the simulated p99 of what happened may be off
 _PERCENTS = (50.0, 99.0)
 
 
-class Traffic(NamedTuple):
+class RecordedTraffic(NamedTuple):
     """What came, one entry for each row, and what its batches took."""
 
     arrived_at: Times  # from 0, ascending
@@ -49,7 +49,7 @@ class Traffic(NamedTuple):
     latencies_s: Times  # by item, as measured
 
 
-def read_traffic(batches: Sequence[Mapping[str, Any]]) -> Traffic:
+def read_traffic(batches: Sequence[Mapping[str, Any]]) -> RecordedTraffic:
     """Of batches as `/admin/explain` gives them, with their items. Raises ConfigError."""
     came = sorted(
         ((item, batch) for batch in batches for item in batch["items"]),
@@ -73,7 +73,7 @@ def read_traffic(batches: Sequence[Mapping[str, Any]]) -> Traffic:
         tenants += [item["tenant"]] * rows
         deadlines += [math.inf if deadline is None else deadline - at] * rows
     ran = [each for each in batches if not each["reruns"] and not each["lost"]]
-    return Traffic(
+    return RecordedTraffic(
         *(np.array(arrived), np.array(sizes, np.int64), priorities, tenants, np.array(deadlines)),
         whole,
         rows=np.array([each["padded_rows"] for each in ran], float),
@@ -83,7 +83,7 @@ def read_traffic(batches: Sequence[Mapping[str, Any]]) -> Traffic:
     )
 
 
-class Model(NamedTuple):
+class SimulatedModel(NamedTuple):
     """How long its batches take."""
 
     profile: Profile
@@ -92,7 +92,7 @@ class Model(NamedTuple):
     is_fitted: bool  # to the batches, which says little of larger ones
 
 
-def model_of(traffic: Traffic, table: CostTable | None) -> Model:
+def model_of(traffic: RecordedTraffic, table: CostTable | None) -> SimulatedModel:
     """By the table of its warm-up, if there is one, else by what its batches took; and by how far
     they strayed from it. Raises ConfigError."""
     has_sizes = bool(traffic.sizes.any())
@@ -106,10 +106,10 @@ def model_of(traffic: Traffic, table: CostTable | None) -> Model:
         profile.seconds(int(rows)) if sized is None else sized.seconds_at(int(rows), size)
         for rows, size in zip(traffic.rows, traffic.padded_sizes, strict=True)
     ]
-    return Model(profile, sized, traffic.seconds / np.maximum(expected, 1e-9), is_fitted)
+    return SimulatedModel(profile, sized, traffic.seconds / np.maximum(expected, 1e-9), is_fitted)
 
 
-def _fitted(traffic: Traffic, *, has_sizes: bool) -> tuple[Profile, SizedProfile | None]:
+def _fitted(traffic: RecordedTraffic, *, has_sizes: bool) -> tuple[Profile, SizedProfile | None]:
     """A line through what batches took: a part for each, for each row, and for each slot."""
     if not len(traffic.rows):
         raise ConfigError("of the last batches none ran undisturbed: what one takes is not known")
@@ -164,7 +164,7 @@ def sizes_up_to(batch_sizes: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(size for size in batch_sizes if size <= most)
 
 
-def scenario_of(traffic: Traffic, model: Model, policy: Policy) -> Scenario:
+def scenario_of(traffic: RecordedTraffic, model: SimulatedModel, policy: Policy) -> Scenario:
     lengths = None
     if model.sized is not None:
         lengths = Lengths(traffic.sizes, model.sized, policy.max_batch_cost)
@@ -208,7 +208,7 @@ def figures(
     }
 
 
-def _simulated(traffic: Traffic, outcome: Outcome, slo_s: float | None) -> dict[str, Any]:
+def _simulated(traffic: RecordedTraffic, outcome: Outcome, slo_s: float | None) -> dict[str, Any]:
     by_item = np.array([outcome.latencies_s[rows].max() for rows in traffic.whole])
     return figures(
         by_item,

@@ -29,7 +29,7 @@ def add_inference(servicer: Any, server: Any) -> None:
     )
 
 
-class Message:
+class EncodedAnswer:
     """As Serve wants an answer: one that serialises itself."""
 
     def __init__(self, data: bytes) -> None:
@@ -47,11 +47,11 @@ def with_grpc(kind: type) -> type:
 
 
 def _unary(name: str) -> Any:
-    async def answer(self: Any, request: bytes, grpc_context: Any) -> Message:
+    async def answer(self: Any, request: bytes, grpc_context: Any) -> EncodedAnswer:
         metadata, client = grpc_context.invocation_metadata(), grpc_context.peer()
         found = await self.grpc.answer(name, request, metadata, client)
         _end(found, grpc_context)
-        return Message(found.message)
+        return EncodedAnswer(found.message)
 
     return answer
 
@@ -59,11 +59,11 @@ def _unary(name: str) -> Any:
 def _stream(name: str) -> Any:
     async def answers(
         self: Any, requests: AsyncIterator[bytes], grpc_context: Any
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncIterator[EncodedAnswer]:
         metadata, client = grpc_context.invocation_metadata(), grpc_context.peer()
         async for found in self.grpc.answers(name, requests, metadata, client):
             if found.message:
-                yield Message(found.message)
+                yield EncodedAnswer(found.message)
             else:
                 _end(found, grpc_context)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from headway.core.routing import Pace, ReplicaView, Route, Router
+from headway.core.routing import Pace, ReplicaView, Router, RoutingRule
 
 FLAT = Pace(0.010, 0.0, 8)
 LINEAR = Pace(0.010, 0.010, 4)
@@ -84,21 +84,21 @@ def busy(*counts: int) -> list[ReplicaView]:
 
 def test_turns_and_chance_look_at_nothing() -> None:
     views = busy(9, 0, 0)
-    turns = Router(Route.ROUND_ROBIN, draw().randrange)
+    turns = Router(RoutingRule.ROUND_ROBIN, draw().randrange)
     assert [turns.choose(views, 0.0) for _ in range(6)] == [0, 1, 2, 0, 1, 2]
-    chance = Router(Route.RANDOM, draw().randrange)
+    chance = Router(RoutingRule.RANDOM, draw().randrange)
     assert {chance.choose(views, 0.0) for _ in range(100)} == {0, 1, 2}
 
 
 def test_finish_takes_the_first_to_answer_and_shares_among_equals() -> None:
-    router = Router(Route.FINISH, draw().randrange)
+    router = Router(RoutingRule.FINISH, draw().randrange)
     assert {router.choose(busy(9, 3, 1), 0.0) for _ in range(100)} == {2}
     assert {router.choose(busy(9, 0, 0), 0.0) for _ in range(100)} == {1, 2}
     assert router.choose(busy(9), 0.0) == 0
 
 
 def test_of_two_choices_the_worst_of_all_is_never_taken() -> None:
-    router = Router(Route.TWO_CHOICES, draw().randrange)
+    router = Router(RoutingRule.TWO_CHOICES, draw().randrange)
     chosen = [router.choose(busy(9, 3, 1), 0.0) for _ in range(300)]
     assert set(chosen) == {1, 2}
     assert chosen.count(2) > chosen.count(1)
