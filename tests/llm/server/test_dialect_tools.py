@@ -173,6 +173,8 @@ def test_thoughts_that_are_not_wanted_are_empty_blocks(http: httpx.Client) -> No
 def test_a_response_calls_a_function(http: httpx.Client) -> None:
     found = posted(http, "/v1/responses", RESPONSES)
     Response.model_validate(found)
+    shown = {"type": "function", "name": "weather", "description": None, "strict": True}
+    assert found["tools"][0] == {**shown, "parameters": SCHEMA}
     *_, call = found["output"]
     assert (found["status"], call["type"], call["name"]) == (
         *("completed", "function_call"),

@@ -247,6 +247,14 @@ def _text_part(text: str) -> OutputText:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """As the answer shows it: of a function, all fields."""
+    if tool.get("type") != "function":
+        return tool
+    shown = {"description": None, "parameters": None, **tool}
+    return {**shown, "strict": tool.get("strict") is not False}
+
+
 def _response(asked: ResponsesRequest, model: str, begun: BegunChat) -> ResponseObject:
     """The object as it begins: what was asked, and what counts where nothing was."""
     sampling = begun.options.sampling
@@ -270,7 +278,7 @@ def _response(asked: ResponsesRequest, model: str, begun: BegunChat) -> Response
         "frequency_penalty": sampling.frequency_penalty,
         "top_logprobs": 0,
         "text": {"format": {"type": "text"}} | (asked.text or {}),
-        "tools": asked.tools or [],
+        "tools": [_tool(each) for each in asked.tools or ()],
         "tool_choice": asked.tool_choice or "auto",
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "reasoning": asked.reasoning,
