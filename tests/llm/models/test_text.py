@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from models import SPECIALS, save_tokenizer
@@ -10,6 +11,7 @@ from tokenizers.decoders import Metaspace
 from tokenizers.models import WordLevel
 
 from headway.errors import ConfigError, InvalidInput
+from headway.models.chat.chats import ChatPrompt
 from headway.models.chat.text import ChatText, Detokenizer, StopStrings
 
 
@@ -50,6 +52,17 @@ def test_a_tokenizer_whose_pieces_depend_on_each_other_is_decoded_in_order(tmp_p
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     detokenizer = Detokenizer(ChatText(tmp_path))
     assert [detokenizer.step(token) for token in (1, 2, 1, 1)] == ["a", "b", " a", " a"]
+
+
+def test_what_is_nested_too_deep_is_refused(text: ChatText) -> None:
+    """Once this was an internal error: JSON is read deeper than Python calls itself."""
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": deep}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    with pytest.raises(InvalidInput, match="nested too deep"):
+        text.render(ChatPrompt([message, {"role": "user", "content": "go on"}]))
 
 
 def test_several_tokens_may_end_a_text(text: ChatText) -> None:

@@ -18,11 +18,13 @@ from headway.server.families.ollama.writing import LineWriter
 from headway.server.families.openai.answers import UsageCount
 from headway.server.families.openai.chat import BegunChat, ChatRequest
 from headway.server.families.openai.chat_messages import checked_messages
+from headway.server.families.openai.chat_tools import tool_use
 from headway.server.families.responses.reading import ResponsesRequest
 from headway.server.families.responses.reading import chat_of as response_chat
 from headway.server.families.responses.writing import ResponseWriter
 from headway.server.service.error_words import anthropic_error, renamed
 
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
 CHAT = ChatRequest(model="m", messages=[])
 LATE = DeadlineExceeded("too late")
 
@@ -115,3 +117,35 @@ MANY: list[dict[str, Any]] = [{"role": "user", "content": "hi"}] * 4097
 def test_every_dialect_takes_as_many_messages(read: Callable[[], object], field: str) -> None:
     with pytest.raises(InvalidInput, match=f"{field}: 4097; at most 4096 are allowed"):
         read()
+
+
+def test_a_choice_of_tools_that_is_no_text_is_refused() -> None:
+    asked = MessagesRequest(
+        model="m",
+        max_tokens=1,
+        messages=[{"role": "user", "content": "a"}],
+        tool_choice={"type": []},
+    )
+    with pytest.raises(InvalidInput, match=r"tool_choice\.type"):
+        message_chat(asked)
+
+
+def test_json_within_a_text_that_is_nested_too_deep_is_refused() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": DEEP}}
+    with pytest.raises(InvalidInput, match="arguments: is not valid JSON"):
+        checked_messages([{"role": "assistant", "tool_calls": [call]}])
+    with pytest.raises(InvalidInput, match="guided_json: is not valid JSON"):
+        ChatRequest(model="m", messages=[], guided_json=DEEP).form()
+
+
+def test_a_choice_within_a_choice_is_refused() -> None:
+    choice: dict[str, Any] = {"type": "function", "name": "f"}
+    for _ in range(600):
+        choice = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
+    asked = ResponsesRequest(model="m", input="a", tool_choice=choice)
+    with pytest.raises(InvalidInput, match="the name of a tool is expected"):
+        tool_use(
+            [{"type": "function", "function": {"name": "f"}}],
+            response_chat(asked).tool_choice,
+            None,
+        )

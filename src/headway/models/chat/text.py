@@ -80,6 +80,12 @@ class ChatText:
     def render(self, chat: ChatPrompt) -> "RenderedChat":
         """A chat through the template. Special tokens in its texts stay text. The generation
         prompt is what the model goes on from: the head of its own message."""
+        try:
+            return self._rendered(chat)
+        except RecursionError:
+            raise InvalidInput("messages: the chat is nested too deep") from None
+
+    def _rendered(self, chat: ChatPrompt) -> "RenderedChat":
         template = self._template if chat.tools is None else self._tool_template
         if template is None:
             raise InvalidInput("messages: the model has no chat template; send a text")

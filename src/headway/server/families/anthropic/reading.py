@@ -116,8 +116,10 @@ def _choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
     kind = choice.get("type")
     if kind != "tool" and choice.get("name") is not None:
         raise InvalidInput(f"tool_choice.name: goes with type tool, not {kind!r:.40}")
-    if not choice or kind in _CHOICES:
-        return None if kind is None else _CHOICES[kind]
+    if not choice:
+        return None
+    if isinstance(kind, str) and kind in _CHOICES:
+        return _CHOICES[kind]
     if kind != "tool":
         known = ", ".join([*_CHOICES, "tool"])
         raise InvalidInput(f"tool_choice.type: {kind!r:.40} is unknown; there are {known}")

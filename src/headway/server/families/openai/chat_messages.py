@@ -99,7 +99,7 @@ def call_arguments(given: Any, where: str) -> Any:
     if isinstance(given, str):
         try:
             given = msgspec.json.decode(given or "{}")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise InvalidInput(f"{where}: is not valid JSON") from None
     if not isinstance(given, Mapping):
         raise InvalidInput(f"{where}: a JSON object is expected, as a text")

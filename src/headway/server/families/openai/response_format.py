@@ -69,6 +69,6 @@ def guided(name: str, value: Any) -> AnswerFormat:
     if name == "guided_json" and isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise InvalidInput(f"{name}: is not valid JSON") from None
     return AnswerFormat(_MAKERS[name.removeprefix("guided_")](value, name), name)

@@ -141,8 +141,13 @@ def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
     if kind == "function":
         return {"type": kind, "function": {"name": choice.get("name")}}
     if kind == "allowed_tools" and isinstance(choice.get("tools"), list):
-        tools = [_choice(each) for each in choice["tools"]]
-        return {"type": kind, "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
+        named = [
+            {"function": each}
+            if isinstance(each, dict) and each.get("type") == "function"
+            else None
+            for each in choice["tools"]
+        ]
+        return {"type": kind, "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
     raise InvalidInput(f"tool_choice.type: {kind!r:.40} is not supported; function is")
 
 
