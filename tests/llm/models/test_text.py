@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import Metaspace
 from tokenizers.models import WordLevel
 
-from headway.errors import ConfigError, InvalidInput
+from headway.errors import ConfigError, InputTooLarge, InvalidInput
+from headway.hosting.generation.language import Language
 from headway.models.chat.chats import ChatPrompt
 from headway.models.chat.text import ChatText, Detokenizer, StopStrings
 
@@ -63,6 +64,18 @@ def test_what_is_nested_too_deep_is_refused(text: ChatText) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": [call]}
     with pytest.raises(InvalidInput, match="nested too deep"):
         text.render(ChatPrompt([message, {"role": "user", "content": "go on"}]))
+
+
+async def test_a_chat_that_can_never_fit_is_refused_before_it_becomes_tokens(
+    text: ChatText,
+) -> None:
+    """Each of its messages would fit; and a token takes hundreds of bytes until it is counted."""
+    language = Language(text, vocabulary=text.tokenizer.get_vocab_size(), max_context=256)
+    chat = ChatPrompt([{"role": "user", "content": "x" * 100}] * 4096)
+    with pytest.raises(InputTooLarge, match=r"^messages: at least \d+ tokens"):
+        await language.render(chat)
+    assert (await language.render(ChatPrompt([*chat.messages][:1]))).ids
+    language.close()
 
 
 def test_several_tokens_may_end_a_text(text: ChatText) -> None:

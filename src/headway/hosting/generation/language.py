@@ -13,13 +13,15 @@ from headway.models.chat.spelling import BYTES
 from headway.models.chat.text import ChatText, RenderedChat
 from headway.models.chat.tool_grammar import grammar_of_tools, thinking_rules
 from headway.models.chat.trials import Trials
-from headway.runtime.calling.threads import ThreadPool, run_in_thread, whose
+from headway.runtime.calling.threads import ThreadPool, whose
 
 _MOST_TRIED = 2  # grammars at a time: one may take a quarter of a second of a core
 _MOST_WAITING = 64  # of one client, for their turn; more are refused
 _SHORT = 2000  # characters: tokenised in less time than a thread takes to start
 _MESSAGE = 16  # that a template writes around each message, about
-_HELPERS = 2  # threads for short chats: while a template takes its time, others have the second
+# Threads for short texts, and as many for long ones: while one takes its time, others have the
+# second. Clients take turns.
+_HELPERS = 2
 
 
 class PreparedChat(NamedTuple):
@@ -38,6 +40,7 @@ class Language:
         self.max_context = max_context
         self._tokens = _token_bytes(text)
         self._helpers = ThreadPool(_HELPERS, "headway-text")
+        self._long = ThreadPool(_HELPERS, "headway-long-text")
         self._trials = Trials(self._vocabulary)
         self._trying = ThreadPool(_MOST_TRIED, "headway-grammar")
         self._waiting: dict[str, int] = {}  # grammars, by client
@@ -75,7 +78,7 @@ class Language:
         self._check_text(text, "prompt")
         if len(text) <= _SHORT:
             return self._encode(text, add_special_tokens)
-        return await run_in_thread(self._encode, text, add_special_tokens)
+        return await self._long.run(self._encode, text, add_special_tokens)
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Messages through the model's template."""
@@ -90,8 +93,12 @@ class Language:
             size += len(content) + (_MESSAGE if _is_plain(message) else _SHORT)
         if chat.tools is not None or chat.variables:
             size += _SHORT
-        run = self._helpers.run if size <= _SHORT else run_in_thread
-        return await run(self.text.render, chat)
+        threads = self._helpers if size <= _SHORT else self._long
+        return await threads.run(self._rendered, chat)
+
+    def _rendered(self, chat: ChatPrompt) -> RenderedChat:
+        """Tokenising may take hundreds of bytes for each: what can never fit is not tokenised."""
+        return self.text.render(chat, check=lambda text: self._check_text(text, "messages"))
 
     async def prepare(self, chat: ChatPrompt, grammar: str = "", field: str = "") -> "PreparedChat":
         """A chat's tokens, and the grammar and the reading of its answer. `grammar`: of the answer
@@ -119,6 +126,7 @@ class Language:
 
     def close(self) -> None:
         self._helpers.close()
+        self._long.close()
         self._trying.close()
         self._trials.close()
 

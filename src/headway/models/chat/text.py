@@ -1,6 +1,6 @@
 """Text to tokens and back: the tokenizer, the chat template, and words that end an answer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,15 +77,18 @@ class ChatText:
         """Messages through the template."""
         return self.render(ChatPrompt(messages, add_generation_prompt=add_generation_prompt)).ids
 
-    def render(self, chat: ChatPrompt) -> "RenderedChat":
+    def render(
+        self, chat: ChatPrompt, *, check: Callable[[str], None] = lambda text: None
+    ) -> "RenderedChat":
         """A chat through the template. Special tokens in its texts stay text. The generation
-        prompt is what the model goes on from: the head of its own message."""
+        prompt is what the model goes on from: the head of its own message. `check` is called with
+        the text before it becomes tokens."""
         try:
-            return self._rendered(chat)
+            return self._rendered(chat, check)
         except RecursionError:
             raise InvalidInput("messages: the chat is nested too deep") from None
 
-    def _rendered(self, chat: ChatPrompt) -> "RenderedChat":
+    def _rendered(self, chat: ChatPrompt, check: Callable[[str], None]) -> "RenderedChat":
         template = self._template if chat.tools is None else self._tool_template
         if template is None:
             raise InvalidInput("messages: the model has no chat template; send a text")
@@ -105,6 +108,7 @@ class ChatText:
             **self._variables(chat, template),
             **self._names(shown),
         )
+        check(rendered)
         thinking = self.thinking
         tail = str.__str__(rendered).rstrip()[-_LONGEST_MARKER:]
         return RenderedChat(
