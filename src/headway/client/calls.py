@@ -5,7 +5,8 @@ server raised. This also decides when to try again.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 from urllib.parse import quote, urlencode
@@ -218,6 +219,17 @@ def error_of(answer: ClientAnswer) -> HeadwayError:
     return RequestError(message)
 
 
+@contextmanager
+def as_expected() -> Iterator[None]:
+    """Reads an answer of a server that may be any program."""
+    import msgspec
+
+    try:
+        yield
+    except (msgspec.DecodeError, LookupError, TypeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"the answer is not one of Headway's: {error!r:.200}") from error
+
+
 class EventReader:
     """Server-sent events, line by line."""
 
@@ -226,6 +238,10 @@ class EventReader:
 
     def read(self, line: str) -> list[Any]:
         """The chunk that a line carries, or none. Raises the stream's error."""
+        with as_expected():
+            return self._read(line)
+
+    def _read(self, line: str) -> list[Any]:
         import msgspec
 
         name, _, text = line.partition(":")

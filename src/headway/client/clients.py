@@ -67,10 +67,10 @@ class _Caller(Generic[H]):
         request["headers"]["Accept"] = "text/event-stream"
         return attempts, request
 
-    def _failure(self, error: "httpx.TransportError") -> HeadwayError:
+    def _failure(self, error: "httpx.TransportError | TimeoutError") -> HeadwayError:
         """The exception for a request that got no answer."""
         failure: HeadwayError = Unavailable(f"no server answers at {self.http.base_url}: {error}")
-        if isinstance(error, _httpx().TimeoutException):
+        if isinstance(error, (_httpx().TimeoutException, TimeoutError)):
             failure = DeadlineExceeded(f"no answer from {self.http.base_url}")
         failure.__cause__ = error
         return failure
@@ -140,7 +140,8 @@ class _Attempts:
             raise outcome
         if outcome.status != 200:
             raise calls.error_of(outcome)
-        return self._call.read(outcome)
+        with calls.as_expected():
+            return self._call.read(outcome)
 
     def _left_s(self, now: float) -> float:
         left_s = self._whole_s - (now - self._started)
@@ -212,6 +213,8 @@ class Client(_Caller["httpx.Client"]):
                 reader = EventReader()
                 for line in answer.iter_lines():
                     yield from reader.read(line)
+        except _httpx().TransportError as error:
+            raise self._failure(error) from error
         finally:
             attempts.end(None)
 
@@ -227,9 +230,9 @@ class Client(_Caller["httpx.Client"]):
             try:
                 if self.http.get(f"{url}/v2/health/ready").status_code == 200:
                     return True
-            except unreached:
+            except unreached as error:
                 if len(self._urls) == 1:
-                    raise
+                    raise self._failure(error) from error
         return False
 
     def _send(self, call: ClientCall) -> Any:
@@ -238,7 +241,7 @@ class Client(_Caller["httpx.Client"]):
             outcome: ClientAnswer | HeadwayError
             request = attempts.begin()
             try:
-                outcome = _answer_of(self.http.request(**request))
+                outcome = self._answer(request)
             except unreached as error:
                 outcome = self._failure(error)
             except BaseException:  # the caller leaves
@@ -248,6 +251,17 @@ class Client(_Caller["httpx.Client"]):
             if wait_s is None:
                 return attempts.result(outcome)
             _pause(wait_s)
+
+    def _answer(self, request: dict[str, Any]) -> ClientAnswer:
+        """The whole answer within the call's time; httpx limits each of its reads."""
+        end = time.monotonic() + request["timeout"]
+        with self.http.stream(**request) as answer:
+            parts = []
+            for part in answer.iter_bytes():
+                parts.append(part)
+                if time.monotonic() > end:
+                    raise _httpx().ReadTimeout("the answer has no end")
+            return _answer_of(answer, b"".join(parts))
 
 
 class AsyncClient(_Caller["httpx.AsyncClient"]):
@@ -306,6 +320,8 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
                 async for line in answer.aiter_lines():
                     for chunk in reader.read(line):
                         yield chunk
+        except _httpx().TransportError as error:
+            raise self._failure(error) from error
         finally:
             attempts.end(None)
 
@@ -319,9 +335,9 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
             try:
                 if (await self.http.get(f"{url}/v2/health/ready")).status_code == 200:
                     return True
-            except unreached:
+            except unreached as error:
                 if len(self._urls) == 1:
-                    raise
+                    raise self._failure(error) from error
         return False
 
     async def _send(self, call: ClientCall) -> Any:
@@ -330,8 +346,9 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
             outcome: ClientAnswer | HeadwayError
             request = attempts.begin()
             try:
-                outcome = _answer_of(await self.http.request(**request))
-            except unreached as error:
+                async with asyncio.timeout(request["timeout"]):
+                    outcome = _answer_of(await self.http.request(**request))
+            except (unreached, TimeoutError) as error:
                 outcome = self._failure(error)
             except BaseException:  # the caller leaves
                 attempts.end(None)

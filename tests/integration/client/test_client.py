@@ -14,6 +14,7 @@ import numpy
 import pytest
 
 import headway
+import hostile_server as hostile
 from headway import testing
 from headway.client.calls import ClientAnswer, RequestOptions, Retries
 
@@ -191,6 +192,40 @@ def test_where_no_server_is_that_is_said(call: Call) -> None:
         pass  # it has gone
     with pytest.raises(headway.Unavailable, match=f"no server answers at {url}"):
         call("predict", "m", "x", url=url, retries=0)
+
+
+@pytest.mark.parametrize("method", ["stream", "is_ready"])
+def test_a_server_that_hangs_up_is_an_error_of_ours(call: Call, method: str) -> None:
+    values = ("m", "x") if method == "stream" else ()
+    with hostile.answering(b"no HTTP") as url, pytest.raises(headway.Unavailable, match=url):
+        call(method, *values, url=url, retries=0)
+
+
+@pytest.mark.parametrize("part", [b" ", b" " * 65536], ids=["drips", "floods"])
+def test_an_answer_without_end_ends_with_the_calls_time(call: Call, part: bytes) -> None:
+    """Each read has something, so no limit for one of them would do."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    with (
+        hostile.answering(head, part, for_ever=True) as url,
+        pytest.raises(headway.DeadlineExceeded),
+    ):
+        call("predict", "m", "x", url=url, retries=0, timeout_s=0.5)
+
+
+@pytest.mark.parametrize("body", [b"null", b"[]", b"{}", b'{"results": 5}', b"\xff", b"[" * 10**5])
+def test_an_answer_of_another_form_is_an_error_of_ours(call: Call, body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    said = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with hostile.answering(said) as url:
+        for method, values in (("predict_many", ("m", ["x"])), ("models", ())):
+            with pytest.raises(headway.InvalidInput, match="not one of Headway's"):
+                call(method, *values, url=url)
+    events = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: error\ndata: "
+    with (
+        hostile.answering(events + body + b"\n\n") as url,
+        pytest.raises(headway.HeadwayError),
+    ):
+        call("stream", "m", "x", url=url)
 
 
 @pytest.mark.parametrize(
