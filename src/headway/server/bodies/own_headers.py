@@ -5,6 +5,7 @@ from collections.abc import Mapping
 OWN = "headway-"  # what begins so is for us: one that we do not know is refused
 DEADLINE = "headway-timeout-ms"
 _OWN = OWN.encode()
+MOST_TENANT = 256  # characters of a name: those of the last requests are kept
 _TENANT = b"headway-tenant"
 # A request with one of these is never direct.
 _OPTIONS = frozenset(
@@ -18,8 +19,8 @@ def has_own(raw: Mapping[bytes, bytes]) -> bool:
 
 
 def has_options(raw: Mapping[bytes, bytes]) -> bool:
-    """Whether it has headers of ours other than the tenant."""
-    if not _OPTIONS.isdisjoint(raw):
+    """Whether it has headers of ours other than a tenant's usual name."""
+    if not _OPTIONS.isdisjoint(raw) or len(raw.get(_TENANT, b"")) > MOST_TENANT:
         return True
     return has_own(raw) and any(name.startswith(_OWN) and name != _TENANT for name in raw)
 

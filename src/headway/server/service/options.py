@@ -10,7 +10,7 @@ from headway.hosting.explaining import Story, is_asked_for
 from headway.hosting.registry import PLAIN, Ask, ServedModel
 from headway.server.auth.keys import Caller
 from headway.server.bodies.json_body import in_words
-from headway.server.bodies.own_headers import DEADLINE, OWN, has_own
+from headway.server.bodies.own_headers import DEADLINE, MOST_TENANT, OWN, has_own
 from headway.server.service.inference import Inference
 from headway.server.service.model_tasks import Task, check_does
 from headway.server.service.requests import Parameters, Scalar
@@ -125,9 +125,11 @@ def _deadline_ms(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -
 def _tenant(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> str:
     tenant = parameters.get("tenant")
     if tenant is None:
-        return headers.get("headway-tenant", "")
+        tenant = headers.get("headway-tenant", "")
     if not isinstance(tenant, str):
         raise InvalidInput(f"parameter 'tenant' must be a text, not {tenant!r}")
+    if len(tenant) > MOST_TENANT:
+        raise InvalidInput(f"a tenant's name has at most {MOST_TENANT} characters")
     return tenant
 
 

@@ -362,3 +362,18 @@ def test_every_good_request_gets_its_own_answer_among_bad_ones(server: Server, s
             )
 
     asyncio.run(main())
+
+
+def test_a_tenant_has_a_name_of_a_usual_length(server: Server) -> None:
+    """The tenants of the last thousands of requests are kept, for whoever asks why one was slow."""
+    long = "t" * 257
+    body = {**json.loads(good(1.0)), "parameters": {"tenant": long}}
+    for answer in (
+        server.http.post(INFER, json=body),
+        server.http.post(INFER, content=good(1.0), headers={"Headway-Tenant": long}),
+        server.http.post("/v1/predict/upper", json="a", headers={"Headway-Tenant": long}),
+    ):
+        assert answer.status_code == 400
+        assert "a tenant's name has at most 256 characters" in answer.text
+    usual = server.http.post(INFER, content=good(1.0), headers={"Headway-Tenant": long[1:]})
+    assert usual.status_code == 200
