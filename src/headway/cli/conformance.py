@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.bench_flags import shape
 from headway.cli.server_flags import add_server, key_of, read_file, server_of
 from headway.errors import ConfigError
-from headway.loadgen.asking import only_model
+from headway.loadgen.asking import as_expected, only_model
 from headway.loadgen.exchange import Address
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def _only_model(subject: "Subject") -> str:
     if answer.status in (401, 403):
         raise subject.server.refusal("/v2/repository/index", answer)
     listed = answer.json() if answer.status == 200 else []
-    names = [each["name"] for each in listed if isinstance(each, dict) and "name" in each]
+    with as_expected(subject.server.url):
+        names = [str(each["name"]) for each in listed]
     return only_model(subject.server.url, names)
 
 

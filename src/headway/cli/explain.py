@@ -12,7 +12,7 @@ from headway.cli.explain_trace import chrome_trace
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.columns import aligned
-from headway.loadgen.asking import NoAnswer, RemoteServer
+from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected, printable
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -69,6 +69,11 @@ def _number(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     server = server_of(arguments)
+    with as_expected(server.url):
+        return _explain(arguments, server)
+
+
+def _explain(arguments: argparse.Namespace, server: RemoteServer) -> int:
     if arguments.what_if is not None:
         return _say_what_if(arguments, server)
     if arguments.trace is not None:
@@ -86,6 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _say(text: str) -> None:
+    print(printable(text))
+
+
 def _say_what_if(arguments: argparse.Namespace, server: RemoteServer) -> int:
     patient = replace(server, timeout_s=server.timeout_s + _SIMULATION_S)
     asked = {"model": arguments.model, **_changes_of(arguments.what_if)}
@@ -93,14 +102,14 @@ def _say_what_if(arguments: argparse.Namespace, server: RemoteServer) -> int:
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0
-    print(
+    _say(
         f"{found['model']}, version {found['version']}: {found['items']} items in "
         f"{found['batches']} batches, {found['seconds']:.1f} s"
     )
     named = [("as it was", "measured"), ("simulated as it was", "simulated")]
     rows = [_row(*each, found) for each in (*named, (arguments.what_if, "changed"))]
     head = ("", "p50 ms", "p99 ms", "items/s", "rows/batch", "refused")
-    print("\n".join([*aligned([head, *rows]), *found["hints"]]))
+    _say("\n".join([*aligned([head, *rows]), *found["hints"]]))
     return 0
 
 
@@ -135,7 +144,7 @@ def _write_trace(arguments: argparse.Namespace, server: RemoteServer) -> int:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", field="--trace") from None
     older = f"; {found['left_out']} older ones are left out" if found["left_out"] else ""
-    print(f"{path}: {count} batches and answers{older}; https://ui.perfetto.dev opens it")
+    _say(f"{path}: {count} batches and answers{older}; https://ui.perfetto.dev opens it")
     return 0
 
 
@@ -143,15 +152,15 @@ def _say_requests(found: Any, arguments: argparse.Namespace) -> None:
     requests = found["requests"]
     if not requests:
         whose = f" of {arguments.model!r}" if arguments.model else ""
-        print(f"no request{whose} has been answered yet")
+        _say(f"no request{whose} has been answered yet")
         return
     causes = Counter(each["cause"] for each in requests)
     if arguments.request is None:
         named = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
-        print(f"the slowest {len(requests)} of the last {found['known']} requests: {named}\n")
+        _say(f"the slowest {len(requests)} of the last {found['known']} requests: {named}\n")
     for each in requests:
-        print("\n".join(each["text"]))
-        print(f"  slower than {each['faster']} of {found['known']} requests\n")
+        _say("\n".join(each["text"]))
+        _say(f"  slower than {each['faster']} of {found['known']} requests\n")
 
 
 def _say_batches(arguments: argparse.Namespace, server: RemoteServer) -> int:
@@ -164,16 +173,16 @@ def _say_batches(arguments: argparse.Namespace, server: RemoteServer) -> int:
         print(json.dumps(found, indent=2))
         return 0
     for batch in found["batches"]:
-        print(f"{batch['model']}, version {batch['version']}: {batch['text']}")
+        _say(f"{batch['model']}, version {batch['version']}: {batch['text']}")
         expected = "" if batch["predicted_ms"] is None else f", {batch['predicted_ms']} expected"
         padding = f"; {batch['padding']:.0%} was padding" if batch["padding"] else ""
-        print(f"  it took {batch['ran_ms']} ms{expected}{padding}")
+        _say(f"  it took {batch['ran_ms']} ms{expected}{padding}")
         if batch["lost"]:
-            print(f"  its worker was lost: {batch['lost']}")
+            _say(f"  its worker was lost: {batch['lost']}")
         for item in batch["items"]:
             size = f", size {item['size']}" if item["size"] else ""
             tenant = f", tenant {item['tenant']}" if item["tenant"] else ""
-            print(
+            _say(
                 f"  item {item['id']} of request {item['request'] or '(unknown)'}: queued "
                 f"{item['queued_ms']} ms, lingered {item['lingered_ms']} ms{size}{tenant}"
             )

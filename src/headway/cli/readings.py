@@ -29,6 +29,7 @@ class Reading:
 
 
 def read(text: str, at: float) -> Reading:
+    """Raises ValueError."""
     reading = Reading(at)
     for line in text.splitlines():
         found = None if line.startswith("#") else _SERIES.fullmatch(line)
@@ -44,6 +45,7 @@ def read(text: str, at: float) -> Reading:
         if "model" in labels:
             owner = f"{labels['model']} {labels.get('version', '')}".strip()
             samples = reading.models.setdefault(owner, defaultdict(float))
+        float(labels.get("le", "inf"))
         samples[key] += float(found[3])
     return reading
 

@@ -11,7 +11,7 @@ from headway.cli import simulate_flags as flags
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.recording import MOST_REQUESTS, Recording
-from headway.loadgen.asking import NoAnswer, RemoteServer
+from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -89,7 +89,7 @@ def _recorded(arguments: argparse.Namespace, server: RemoteServer, recording: Re
         _record(arguments, server, recording)
     except KeyboardInterrupt:
         print(file=sys.stderr)
-    except NoAnswer as error:
+    except (NoAnswer, ConfigError) as error:
         if not len(recording):
             raise
         print(f"headway: {error}", file=sys.stderr)
@@ -102,7 +102,8 @@ def _record(arguments: argparse.Namespace, server: RemoteServer, recording: Reco
         return server.json("/admin/explain", has="batches", model=arguments.model, **query)
 
     page = look(limit=0)
-    began, following = page["now"], page["next"]
+    with as_expected(server.url):
+        began, following = float(page["now"]), int(page["next"])
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
     never = threading.Event()
     while not recording.is_full:
@@ -113,8 +114,9 @@ def _record(arguments: argparse.Namespace, server: RemoteServer, recording: Reco
             page = look(since=following, limit=_BATCHES)
         except ConfigError as error:  # it has answered before: it drains, or its keys have changed
             raise NoAnswer(str(error)) from None
-        following = page["next"]
-        recording.add(page, since=began)
+        with as_expected(server.url):
+            following = int(page["next"])
+            recording.add(page, since=began)
         if sys.stderr.isatty():
             print(f"\r\x1b[K{len(recording)} requests", end="", file=sys.stderr, flush=True)
         if end is not None and time.monotonic() >= end:

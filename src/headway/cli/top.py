@@ -1,7 +1,6 @@
 """`headway top`: what a server does just now, in a terminal."""
 
 import argparse
-import re
 import shutil
 import sys
 import time
@@ -13,14 +12,13 @@ from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, read, span
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.columns import aligned
-from headway.loadgen.asking import NoAnswer, RemoteServer
+from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected, printable
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _CLEAR, _HOME, _REST = "\x1b[2J", "\x1b[H", "\x1b[J"
 _MOST_BATCHES = 200
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what a server says is no command to a terminal
 _HEAD = (
     *("MODEL", "STATE", "ITEMS/S", "P50", "P99", "SLO", "IN TIME", "QUEUED", "WORK", "BATCHES/S"),
     *("ROWS", "PADDING", "REFUSED", "MAX ROWS", "MAX WAIT", "BUSY"),
@@ -90,8 +88,8 @@ class Watch:
         self._since = 0
         self.reading: Reading | None = None
         self._before: Reading | None = None
-        self._batches: list[Any] = []
-        self._incidents: list[Any] = []
+        self._batches: list[str] = []  # a line for each
+        self._incidents: list[str] = []
         self._states: dict[str, str] = {}
         self.trouble = ""  # why there are no figures
         self._denied = ""  # why there are no batches
@@ -116,7 +114,8 @@ class Watch:
         answer = self._server.ask("GET", path)
         if answer.status != 200:
             raise self._server.refusal(path, answer)
-        found = read(answer.body.decode(errors="replace"), time.monotonic())
+        with as_expected(self._server.url):
+            found = read(answer.body.decode(errors="replace"), time.monotonic())
         if not found.server:
             raise ConfigError(f"{self._server.url} is no Headway: its {path} is something else")
         return found
@@ -127,21 +126,26 @@ class Watch:
     def _look_at_batches(self) -> None:
         asked = {"since": self._since, "limit": _MOST_BATCHES, "items": "false"}
         found = self._server.json("/admin/explain", has="batches", **asked)
-        if found["next"] < self._since:  # it was started again
-            self._forget_batches()
-            return
-        self._since = found["next"]
-        self._batches = [*self._batches, *found["batches"]][-_MOST_BATCHES:]
-        self._incidents = [*self._incidents, *found["incidents"]][-5:]
-        models = self._server.json("/admin/models", has="models")["models"]
-        self._states = {f"{each['name']} {each['version']}": each["state"] for each in models}
+        with as_expected(self._server.url):
+            if found["next"] < self._since:  # it was started again
+                self._forget_batches()
+                return
+            batches = [_batch_line(each) for each in found["batches"]]
+            incidents = [_incident_line(each) for each in found["incidents"]]
+            self._since = found["next"]
+            self._batches = [*self._batches, *batches][-_MOST_BATCHES:]
+            self._incidents = [*self._incidents, *incidents][-5:]
+            models = self._server.json("/admin/models", has="models")["models"]
+            self._states = {
+                f"{each['name']} {each['version']}": str(each["state"]) for each in models
+            }
 
     def frame(self) -> list[str]:
         at = time.strftime("%H:%M:%S")
         url = self._server.url
         if self.reading is None or self._before is None:
             why = self.trouble or "the first ones come with the next look"
-            return [f"headway top  {url}  {at}", "", f"no figures: {why}"]
+            return [f"headway top  {url}  {at}", "", _one_line(f"no figures: {why}")]
         server, spans = self.reading.server, spans_of(self.reading, self._before)
         memory = server.get("process_resident_memory_bytes")
         lines = [
@@ -159,7 +163,7 @@ class Watch:
             rows = [_language_row(*each) for each in language.items()]
             lines += [*aligned([_LANGUAGE, *rows]), ""]
         lines += [f"batches left: {_reasons(spans.values())}", ""]
-        return [_CONTROLS.sub("?", line) for line in [*lines, *self._last()]]
+        return [_one_line(each) for each in [*lines, *self._last()]]
 
     def _row(self, name: str, span: Span) -> list[str]:
         judged = span.total("headway_slo_items_total")
@@ -191,14 +195,23 @@ class Watch:
     def _last(self) -> list[str]:
         if self._denied:
             return [f"no batches are shown: {self._denied}"]
-        lines = [
-            f"{each['model']} batch {each['batch']}, worker {each['worker']}: {each['rows']} of "
-            f"{each['batch_cap']} rows, {each['reason']}, {each['ran_ms']} ms, "
-            f"{each['padding']:.0%} padding"
-            for each in self._batches[:-11:-1]
-        ]
-        said = [f"! {each['model']}: {each['kind']}: {each['message']}" for each in self._incidents]
-        return [*said[::-1], *lines]
+        return [*self._incidents[::-1], *self._batches[:-11:-1]]
+
+
+def _batch_line(each: Any) -> str:
+    return (
+        f"{each['model']} batch {each['batch']}, worker {each['worker']}: {each['rows']} of "
+        f"{each['batch_cap']} rows, {each['reason']}, {each['ran_ms']} ms, "
+        f"{each['padding']:.0%} padding"
+    )
+
+
+def _incident_line(each: Any) -> str:
+    return f"! {each['model']}: {each['kind']}: {each['message']}"
+
+
+def _one_line(text: str) -> str:
+    return printable(text.replace("\n", "?"))
 
 
 def _is_language(span: Span) -> bool:

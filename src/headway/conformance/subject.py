@@ -20,7 +20,7 @@ class SubjectAnswer(HttpAnswer):
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ClauseBroken(f"the answer is not JSON: {self}") from None
 
     def ok(self) -> Any:

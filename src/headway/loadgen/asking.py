@@ -1,15 +1,27 @@
-"""Ask a server a question over HTTP, and say by name why there is no answer."""
+"""Ask a server a question over HTTP, and say by name why there is no answer.
 
+It may be any program: an answer has one deadline and a limit in bytes, its form is not trusted, and
+no redirect is followed, as the headers hold a key.
+"""
+
+import contextlib
 import http.client
 import json
+import re
+import socket
 import ssl
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from headway.errors import ConfigError, Unavailable
 from headway.loadgen.exchange import Address
+
+_MOST_BYTES = 2**28  # of an answer
+_CHUNK = 2**20
+_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 class NoAnswer(Unavailable):
@@ -26,7 +38,7 @@ class HttpAnswer(NamedTuple):
         """What the server says is wrong; empty: it does not say, or not as a Headway does."""
         try:
             error = json.loads(self.body)["error"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             return ""
         return str(error["message"] if isinstance(error, dict) and "message" in error else error)
 
@@ -61,10 +73,10 @@ class RemoteServer:
             connection = kind(address.host, address.port, **more)
             try:
                 fields = {**self.headers, **(headers or {})}
-                connection.request(method, address.path + path, body, fields)
-                answer = connection.getresponse()
-                found = {name.lower(): value for name, value in answer.getheaders()}
-                return HttpAnswer(answer.status, found, answer.read())
+                place = address.path + path
+                return answer_of(
+                    connection, lambda: connection.request(method, place, body, fields)
+                )
             finally:
                 connection.close()
         except (http.client.InvalidURL, UnicodeError) as error:
@@ -80,7 +92,7 @@ class RemoteServer:
             raise self.refusal(path, answer)
         try:
             found = json.loads(answer.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or has not in found:
             raise ConfigError(f"{self.url} is no Headway: its {path} is something else")
@@ -100,6 +112,64 @@ class RemoteServer:
         if location := answer.headers.get("location"):
             return ConfigError(f"{self.url} sends its callers to {location}")
         return NoAnswer(f"{self.url} answers {path} with {status}{f': {said}' if said else ''}")
+
+
+def answer_of(connection: http.client.HTTPConnection, send: Callable[[], None]) -> HttpAnswer:
+    """The whole answer to what is sent, within the connection's timeout. Raises OSError and
+    HTTPException."""
+    connection.connect()
+    with _ended_after(connection.timeout, connection.sock) as is_late:
+        try:
+            send()
+            answer = connection.getresponse()
+            found = bytearray()
+            while part := answer.read(_CHUNK):
+                found += part
+                if len(found) > _MOST_BYTES:
+                    raise OSError(f"its answer has more than {_MOST_BYTES} bytes")
+            if answer.length:  # less came than was announced
+                raise http.client.IncompleteRead(b"", answer.length)
+        finally:
+            if is_late.is_set():
+                raise TimeoutError
+    fields = {name.lower(): value for name, value in answer.getheaders()}
+    return HttpAnswer(answer.status, fields, bytes(found))
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float | None, connected: socket.socket) -> Iterator[threading.Event]:
+    """Ends what waits for this socket, also between two bytes of many; the socket's own timeout is
+    for each of them."""
+    assert seconds is not None
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's own: it is being read
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_late
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def as_expected(url: str) -> Iterator[None]:
+    """Reads what a server has answered. Raises ConfigError where that has another form."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        told = f"{type(error).__name__}: {error!s:.200}"
+        raise ConfigError(f"{url} answers in another form than expected: {told}") from error
+
+
+def printable(text: str) -> str:
+    """What a server says is no command to a terminal."""
+    return _CONTROLS.sub("?", text)
 
 
 def only_model(url: str, listed: Iterable[str]) -> str:

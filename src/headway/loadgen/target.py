@@ -12,7 +12,7 @@ import numpy as np
 
 from headway.errors import ConfigError, nearest
 from headway.lab.workload import Sizes
-from headway.loadgen.asking import only_model
+from headway.loadgen.asking import answer_of, as_expected, only_model
 from headway.loadgen.exchange import (
     RESPONSE_TOKEN,
     TOKEN,
@@ -54,13 +54,16 @@ class Probe:
             more["context"] = self.tls or ssl.create_default_context()
         connection = kind(address.host, address.port, timeout=_TIMEOUT_S, **more)
         lines = with_usual(self.headers, {"Content-Type": "application/json"})
-        try:
+
+        def send() -> None:
             connection.putrequest(method, address.path + path, skip_host=is_in(lines, "Host"))
             for line in (*lines, ("Content-Length", str(len(body or b"")))):
                 connection.putheader(*line)
             connection.endheaders(body)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+
+        try:
+            answer = answer_of(connection, send)
+            return answer.status, answer.body
         except ConnectionRefusedError:
             raise Unreachable(f"{address.url}: no server listens there") from None
         except (OSError, http.client.HTTPException) as error:
@@ -75,7 +78,7 @@ class Probe:
             raise ConfigError(f"{self.address.url}: it wants a key ({status})", field="--api-key")
         try:
             return json.loads(body) if status == 200 else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -135,6 +138,11 @@ class Target:
 
 def find_target(probe: Probe, wanted: Wanted) -> Target:
     """Look at what the server says about itself, and make requests for it."""
+    with as_expected(probe.address.url):
+        return _target(probe, wanted)
+
+
+def _target(probe: Probe, wanted: Wanted) -> Target:
     address = probe.address
     if address.is_grpc:
         from headway.loadgen.grpc import grpc_target  # needs headway[grpc]

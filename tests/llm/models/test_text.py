@@ -78,6 +78,14 @@ async def test_a_chat_that_can_never_fit_is_refused_before_it_becomes_tokens(
     language.close()
 
 
+def test_a_long_text_has_the_tokens_that_its_short_parts_have(text: ChatText) -> None:
+    """It becomes tokens in another way, beside which the event loop runs."""
+    special = SPECIALS[0]
+    messages = [{"role": "user", "content": f"née 日本 {special} x"}]
+    one = text.encode_chat(messages, add_generation_prompt=False)
+    assert text.encode_chat(messages * 500, add_generation_prompt=False) == one * 500
+
+
 def test_several_tokens_may_end_a_text(text: ChatText) -> None:
     assert text.stop_ids == {2, 4}
 

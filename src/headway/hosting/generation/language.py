@@ -11,6 +11,7 @@ from headway.models.chat.chats import ChatPrompt, Message
 from headway.models.chat.grammars import Vocabulary, with_answer
 from headway.models.chat.spelling import BYTES
 from headway.models.chat.text import ChatText, RenderedChat
+from headway.models.chat.tokenizer import encoding_of
 from headway.models.chat.tool_grammar import grammar_of_tools, thinking_rules
 from headway.models.chat.trials import Trials
 from headway.runtime.calling.threads import ThreadPool, whose
@@ -184,7 +185,8 @@ class Language:
         return self.text.tokenizer.id_to_token(token) or ""
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self.text.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        tokenizer = self.text.tokenizer
+        ids: list[int] = encoding_of(tokenizer, text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def _check_text(self, text: str, field: str) -> None:

@@ -24,6 +24,7 @@ _NAMED = (
     "cls_token",
     "mask_token",
 )
+_SHORT = 2000  # characters: encoded in about a millisecond
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"  # no normalizer changes these
 # transformers builds these without regard to what tokenizer_config.json says of a prefix space.
 _AS_THE_FILE_SAYS = frozenset(["TokenizersBackend", "PreTrainedTokenizer", "None"])
@@ -56,11 +57,12 @@ class ChatTokenizer:
         """Encode as transformers does, except that only control tokens of the template count as
         such: others are text. Raises InvalidInput where it cannot be known who wrote one."""
         text = str.__str__(chat)
-        encoding = self.plain.encode(text, add_special_tokens=False)
+        encoding = encoding_of(self.plain, text, add_special_tokens=False)
         ids: list[int] = encoding.ids
+        # Place by place: to list all offsets holds the interpreter for as long as they are many.
         places = [place for place, id_ in enumerate(ids) if id_ in self.control]
-        spans: list[tuple[int, int]] = encoding.offsets if places else []
-        found = [Written(*spans[place], ids[place]) for place in places]
+        spans: list[tuple[int, int]] = [encoding.token_to_chars(place) for place in places]
+        found = [Written(*span, ids[place]) for place, span in zip(places, spans, strict=True)]
         own = [each for each in found if _is_templates(chat, each)]
         if len(own) == len(found):
             return ids
@@ -75,6 +77,14 @@ class ChatTokenizer:
             is_control = token.special or token.content in named
             if is_control and len(token.content) > 1 and not token.content.isspace():
                 yield id_
+
+
+def encoding_of(tokenizer: Any, text: str, *, add_special_tokens: bool = True) -> Any:
+    """The library's encoding of a text. `encode` holds the interpreter until it is done, a second
+    for a long text, and with it the event loop; `encode_batch` does not."""
+    if len(text) <= _SHORT:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
 
 class Written(NamedTuple):
@@ -130,7 +140,8 @@ class _Shielded:
             parts += [text[place:at], self._name(id_)]
             place = at + len(content)
         parts.append(text[place:])
-        ids: list[int] = self._tokenizer.encode("".join(parts), add_special_tokens=False).ids
+        text = "".join(parts)
+        ids: list[int] = encoding_of(self._tokenizer, text, add_special_tokens=False).ids
         wanted = [each.id for each in own if each.id in self._counted]
         if [id_ for id_ in ids if id_ in self._counted] != wanted:
             raise InvalidInput("messages: their text looks the same as the template's own tokens")
