@@ -35,10 +35,11 @@ messages), or an object with its options: {"prompt": "Once", "max_tokens": 40}. 
 the output answers one of the input, in the same order: {"line": 7, "result": …}, or
 {"line": 7, "error": {"code": …, "message": …}}.
 
-With --on, Ray Data keeps models busy with parts of the file: on this machine (local), or on a
-cluster, whose nodes have the file and the model's code at the same paths as here.
+With --on, Ray Data keeps models busy with parts of the file: on this machine (local), or on the
+cluster that this machine is a node of (auto). Every node has the file and the model's code at the
+same paths.
 
-  headway map app:Sentiment reviews.jsonl scores.jsonl --on ray://cluster:10001 --models 8
+  headway map app:Sentiment reviews.jsonl scores.jsonl --on auto --models 8
 
 If it is killed, the same command goes on where it stopped: no line is lost, none is answered
 twice. OUT.headway, beside the output, records the model and the input that made it.
@@ -76,7 +77,7 @@ def add_parser(commands: "Commands") -> None:
     )
     parser.add_argument("--json", action="store_true", help="for programs: the summary as JSON")
     parser.add_argument(
-        "--on", metavar="RAY", help="local or ray://HOST:PORT: through Ray Data (headway[ray])"
+        "--on", metavar="RAY", help="through Ray Data: local, or auto on a node of a cluster"
     )
     parser.add_argument(
         "--models",

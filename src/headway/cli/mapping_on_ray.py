@@ -170,8 +170,14 @@ def _made(
 
 def ray_for(where: str) -> Any:
     """Ray, if there is one and `where` is a place for it."""
-    if where != "local" and not where.startswith("ray://"):
-        raise ConfigError(f"is local or ray://HOST:PORT, not {where!r}", field="--on")
+    if where.startswith("ray://"):
+        raise ConfigError(
+            "Ray's client does not carry what Ray Data streams: run this on a node of the cluster, "
+            "with --on auto",
+            field="--on",
+        )
+    if where not in ("local", "auto"):
+        raise ConfigError(f"is local or auto, not {where!r}", field="--on")
     try:
         import ray
         import ray.data
