@@ -19,7 +19,7 @@ import httpx
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.tool_calls import PYTHON, running
 
-AGENTS, TURNS, SEED = 3, 3, 31
+AGENTS, TURNS, SEED = 3, 2, 31
 SYSTEM = 2000  # tokens
 QUESTION, RESULT = (20, 60), (40, 120)  # words
 TOKENS = 12  # of an answer
@@ -65,6 +65,11 @@ async def play(url: str, turns: int, *, is_shared: bool) -> list[Call]:
         return [call for calls in await asyncio.gather(*agents) for call in calls]
 
 
+async def warm(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+        await _call(client, [{"role": "user", "content": "Hello"}], is_shared=True)
+
+
 async def _system(client: httpx.AsyncClient, is_shared: bool) -> str:
     """A system prompt of its own for each run: what ran before has left nothing in the cache."""
     words = random.Random(SEED + is_shared).choices(TEXT.split(), k=SYSTEM)
@@ -83,7 +88,7 @@ async def _agent(
     for turn in turns:
         await asyncio.sleep(turn.thinks_s)
         asked = [[*said, {"role": "user", "content": each}] for each in turn.questions]
-        calls += await asyncio.gather(*(_call(client, each, is_shared) for each in asked))
+        calls += await asyncio.gather(*(_call(client, each, is_shared=is_shared) for each in asked))
         said = [*asked[0], {"role": "assistant", "content": turn.result}]
     return calls
 
@@ -112,7 +117,7 @@ def agents(quick: bool) -> Report:
     turns = 1 if quick else TURNS
     command = [PYTHON, "-m", "headway", "serve", "chat", "--max-context=4096", "--kv-cache-gib=1"]
     with running([*command, "--port=0", "--grpc-port=-1"]) as url:
-        asyncio.run(play(url, 1, is_shared=False))  # warm
+        asyncio.run(warm(url))
         without, shared = (asyncio.run(play(url, turns, is_shared=each)) for each in (False, True))
     part = _computed(shared) / sum(each.sent for each in shared)
     sooner = _p50(without) / _p50(shared)
