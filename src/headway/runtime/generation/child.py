@@ -143,6 +143,8 @@ class LineInbox:
             self._compiler.start()
 
     def _run_compiler(self) -> None:
+        with suppress(OSError):  # of this thread: running answers take precedence
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + 10)
         while True:
             command = self._tasks.get()
             with suppress(Exception):  # the engine will raise it, too, as the sequence's error
