@@ -72,7 +72,7 @@ class Plan(NamedTuple):
 
 
 AS_SHIPPED = Plan(60.0, 120.0, 120.0, 60.0, 600.0, look_s=15.0, down_s=300)
-SHORT = Plan(8.0, 20.0, 27.0, 2.0, 80.0, look_s=5.0, down_s=5)
+SHORT = Plan(8.0, 20.0, 22.0, 2.0, 80.0, look_s=5.0, down_s=5)
 UP_ONLY = Plan(4.0, 10.0, 30.0, 0.1, 0.0, look_s=2.0, down_s=15)
 
 
