@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from headway.loadgen import exchange
 from headway.loadgen.connection import opener
 from headway.loadgen.driver import Driver
-from headway.loadgen.exchange import Address, Exchange
+from headway.loadgen.exchange import Address, AskedRequest
 from headway.loadgen.samples import Samples
 
-__all__ = ["Exchange", "Generator", "Load", "post"]
+__all__ = ["AskedRequest", "Generator", "Load", "post"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Load:
         return float(numpy.median(each)) * 1e3 if each else float("inf")
 
 
-def post(path: str, body: bytes, mark: bytes) -> Exchange:
+def post(path: str, body: bytes, mark: bytes) -> AskedRequest:
     return exchange.post(Address("127.0.0.1", 80), path, body, mark)
 
 
 class Generator:
     """Requests to one server. `closed` and `poisson` may be called one after the other."""
 
-    def __init__(self, port: int, exchanges: Sequence[Exchange]) -> None:
+    def __init__(self, port: int, exchanges: Sequence[AskedRequest]) -> None:
         self._connect = opener(Address("127.0.0.1", port))
         self._exchanges = exchanges
         self.last_failure = ""  # its kind
@@ -84,7 +84,11 @@ class Generator:
         return self.mixed([(rate, self._exchanges)], seconds, seed=seed)[0]
 
     def mixed(
-        self, streams: Sequence[tuple[float, Sequence[Exchange]]], seconds: float, *, seed: int = 1
+        self,
+        streams: Sequence[tuple[float, Sequence[AskedRequest]]],
+        seconds: float,
+        *,
+        seed: int = 1,
     ) -> list[Load]:
         """Several open-loop streams at once, each with its rate and its requests."""
         rng = numpy.random.default_rng(seed)

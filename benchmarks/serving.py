@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.grpc_load import grpc_rate
-from benchmarks.load import Exchange, Generator, post
+from benchmarks.load import AskedRequest, Generator, post
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.served import ALPHA_S, BETA_S, MAX_BATCH_SIZE
 
@@ -62,7 +62,7 @@ class Running:
         raise RuntimeError(f"{self.name} does not listen")
 
     @contextmanager
-    def loaded(self, exchanges: Sequence[Exchange]) -> Iterator[Generator]:
+    def loaded(self, exchanges: Sequence[AskedRequest]) -> Iterator[Generator]:
         generator = Generator(self.port, exchanges)
         yield generator
         if generator.last_failure:
@@ -132,7 +132,7 @@ def _free_port() -> int:
         return port
 
 
-def exchanges_for(server: str) -> list[Exchange]:
+def exchanges_for(server: str) -> list[AskedRequest]:
     """16 floats in, 16 out; the last is the mark that the answer must carry."""
     path = "/inference" if server.startswith("mosec") else "/v2/models/zero/infer"
     found = []

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy
 
-from benchmarks.load import Exchange, Generator, post
+from benchmarks.load import AskedRequest, Generator, post
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.serving import Running, _free_port
 
@@ -292,7 +292,7 @@ class Busy:
         self.share = statistics.fmean(shares) if shares else None
 
 
-def _requests(texts: Sequence[str]) -> list[Exchange]:
+def _requests(texts: Sequence[str]) -> list[AskedRequest]:
     found = []
     for at in range(0, len(texts) - ROWS + 1, ROWS):
         data = list(texts[at : at + ROWS])

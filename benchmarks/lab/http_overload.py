@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy
 
-from benchmarks.load import Exchange, Generator, Load
+from benchmarks.load import AskedRequest, Generator, Load
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.serving import exchanges_for, serving
 
@@ -145,10 +145,10 @@ def _beside(generator: Generator, share: float, seconds: float, *, seed: int) ->
     return alone, generator.mixed(streams, seconds, seed=seed)[0]
 
 
-def _of_tenant(name: str) -> list[Exchange]:
+def _of_tenant(name: str) -> list[AskedRequest]:
     header = f"Headway-Tenant: {name}\r\n".encode()
     return [
-        Exchange(each.request.replace(b"Host:", header + b"Host:", 1), each.mark)
+        AskedRequest(each.request.replace(b"Host:", header + b"Host:", 1), each.mark)
         for each in exchanges_for("zero")
     ]
 

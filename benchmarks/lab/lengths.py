@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from benchmarks.load import Exchange, Generator, post
+from benchmarks.load import AskedRequest, Generator, post
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.serving import _offline_rates, _texts, fresh_cache, serving
 
@@ -82,7 +82,7 @@ def _wait_calm(generator: Generator) -> None:
         pass
 
 
-def _exchanges(name: str, texts: list[str]) -> list[Exchange]:
+def _exchanges(name: str, texts: list[str]) -> list[AskedRequest]:
     path = "/inference" if name in PEERS else "/v1/embeddings"
     return [
         post(path, msgspec.json.encode({"model": "minilm", "input": text}), b'"embedding"')

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from benchmarks.load import Exchange, Generator, post
+from benchmarks.load import AskedRequest, Generator, post
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.serving import Running, exchanges_for, serving
 
@@ -98,7 +98,7 @@ def _of(values: Sequence[float], form: str) -> str:
     return f"{form.format(middle)} ({form.format(low)}–{form.format(high)})"
 
 
-def _records(server: str) -> list[Exchange]:
+def _records(server: str) -> list[AskedRequest]:
     """`{"x": 16 floats}`; the last is the mark that the answer must carry."""
     path = "/inference" if server == "mosec" else f"/v1/predict/{server}"
     return [
@@ -107,7 +107,7 @@ def _records(server: str) -> list[Exchange]:
     ]
 
 
-def _rows(model: str) -> list[Exchange]:
+def _rows(model: str) -> list[AskedRequest]:
     return [
         post(f"/v1/predict/{model}", msgspec.json.encode(values), b"%.1f" % values[-1])
         for values in _every_values()

@@ -26,7 +26,7 @@ from headway.cli.server_flags import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
 from headway.loadgen.against import in_turns, ratios
 from headway.loadgen.against import told as compared
-from headway.loadgen.connection import Connection, Refused, opener
+from headway.loadgen.connection import LoadConnection, LostServer, opener
 from headway.loadgen.driver import MAX_IN_FLIGHT, Driver, Tick
 from headway.loadgen.exchange import Address
 from headway.loadgen.openai_bodies import OPENAI_PATHS
@@ -201,7 +201,7 @@ def run(arguments: argparse.Namespace) -> int:
                     theirs = _bench(arguments, second, other, law)
                     return _compare(arguments, (bench, target), (theirs, other), progress)
             points = list(_points(arguments, bench, progress))
-    except (Unreachable, Refused) as error:
+    except (Unreachable, LostServer) as error:
         print(f"headway: {error}", file=sys.stderr)
         return 1
     if arguments.json:
@@ -336,7 +336,7 @@ def _points(
         yield bench.with_connections(connections)
 
 
-def _opener(arguments: argparse.Namespace, address: Address) -> Callable[[], Connection]:
+def _opener(arguments: argparse.Namespace, address: Address) -> Callable[[], LoadConnection]:
     tls = tls_of(arguments, address)
     if not address.is_grpc:
         return opener(address, tls)

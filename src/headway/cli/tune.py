@@ -24,7 +24,7 @@ from headway.lab.profiles import Noise, TableProfile
 from headway.lab.simulate import Lengths, Scenario
 from headway.lab.tuning import Scored, TunedSetting
 from headway.lab.workload import ClosedLoop, Sizes, Times
-from headway.loadgen.connection import Refused, opener
+from headway.loadgen.connection import LostServer, opener
 from headway.loadgen.driver import Driver
 from headway.loadgen.exchange import Address
 from headway.loadgen.report import Point
@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings = _found(arguments, config, table, law)
     except ConfigError:
         raise
-    except (HeadwayError, Unreachable, Refused) as error:
+    except (HeadwayError, Unreachable, LostServer) as error:
         print(f"headway: {error}", file=sys.stderr)
         return 1
     if arguments.json:

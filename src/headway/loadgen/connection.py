@@ -26,18 +26,18 @@ _SPIN_S = 100e-6
 REFUSED = os.strerror(errno.ECONNREFUSED).lower()  # no server listens there
 
 
-class Refused(Exception):
+class LostServer(Exception):
     """The server cannot be reached, hung up, or does not speak HTTP."""
 
 
-class NoRoom(Refused):
+class NoRoom(LostServer):
     """It is this client that can open no more connections."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{NO_ROOM}: {reason}")
 
 
-class Connection:
+class LoadConnection:
     """One socket. `send` a request, then `receive` until it returns the whole answer."""
 
     __slots__ = (
@@ -92,14 +92,14 @@ class Connection:
                 self.socket.do_handshake()
                 self.socket.setblocking(False)
             except OSError as error:
-                raise Refused(_reason(error)) from error
+                raise LostServer(_reason(error)) from error
 
     def send(self, request: bytes) -> bool:
         """Whether all of it left. If not, call `flush` when the socket is ready: to be written
         to, or, if `must_read`, to be read."""
         self.must_read = False
         if self._is_new and (number := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
-            raise Refused(os.strerror(number).lower())  # TLS would not say why
+            raise LostServer(os.strerror(number).lower())  # TLS would not say why
         try:
             sent = self.socket.send(request)
             self._is_new = False
@@ -109,7 +109,7 @@ class Connection:
             sent = 0
         except OSError as error:
             if error.errno not in (errno.ENOTCONN, errno.EAGAIN):  # it is still connecting
-                raise Refused(_reason(error)) from error
+                raise LostServer(_reason(error)) from error
             sent = 0
         self._out = request[sent:]
         return not self._out
@@ -124,7 +124,7 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
         except OSError as error:
-            raise Refused(_reason(error)) from error
+            raise LostServer(_reason(error)) from error
         if not data:
             return self._ended()
         while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
@@ -132,7 +132,7 @@ class Connection:
         if self.arrived is not None and (pieces := len(self.token.findall(data))):
             self.arrived.append((time.perf_counter(), pieces))
         if len(self._read) + len(data) > _MOST_BYTES:
-            raise Refused(f"an answer has more than {_MOST_BYTES} bytes")
+            raise LostServer(f"an answer has more than {_MOST_BYTES} bytes")
         return self._take(data)
 
     def _take(self, data: bytes) -> bytes | None:
@@ -166,7 +166,7 @@ class Connection:
         length = _field(head, b"content-length")
         if length is not None:
             if not length.isdigit():
-                raise Refused(f"no HTTP: Content-Length is {length!r:.60}")
+                raise LostServer(f"no HTTP: Content-Length is {length!r:.60}")
             self._length = end + 4 + int(length)
         elif b"chunked" in (_field(head, b"transfer-encoding") or b""):
             self._chunked = _ChunkedAnswer()
@@ -188,7 +188,7 @@ class Connection:
         if self._length < 0:
             answer, self._read, self._length = bytes(self._read), bytearray(), 0
             return answer
-        raise Refused("the server closed the connection")
+        raise LostServer("the server closed the connection")
 
 
 def _field(head: bytes, name: bytes) -> bytes | None:
@@ -209,9 +209,9 @@ class _ChunkedAnswer:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise Refused(f"no HTTP: {error}") from error
+            raise LostServer(f"no HTTP: {error}") from error
         if len(self._body) > _MOST_BYTES:
-            raise Refused(f"an answer has more than {_MOST_BYTES} bytes")
+            raise LostServer(f"an answer has more than {_MOST_BYTES} bytes")
         if not self._is_done:
             return None
         return b"HTTP/1.1 %d\r\n\r\n" % self._parser.get_status_code() + bytes(self._body)
@@ -226,10 +226,10 @@ class _ChunkedAnswer:
 def opener(
     address: Address,
     tls: ssl.SSLContext | None = None,
-    kind: Callable[[socket.socket], Connection] | None = None,
-) -> Callable[[], Connection]:
+    kind: Callable[[socket.socket], LoadConnection] | None = None,
+) -> Callable[[], LoadConnection]:
     """Makes connections of that kind to one address, whose name is looked up once."""
-    speak = kind or Connection
+    speak = kind or LoadConnection
     context = (tls or ssl.create_default_context()) if address.is_tls else None
     try:
         [(family, socket_kind, protocol, _, place), *_] = socket.getaddrinfo(
@@ -238,7 +238,7 @@ def opener(
     except OSError as error:
         raise ConfigError(f"{address.url}: {error.strerror or error}") from error
 
-    def connect() -> Connection:
+    def connect() -> LoadConnection:
         try:
             made = socket.socket(family, socket_kind, protocol)
         except OSError as error:  # as many files are open as this process may have
@@ -276,14 +276,14 @@ class Poller:
             if each is not None:
                 each.close()
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: LoadConnection) -> None:
         if self._epoll is not None:
             self._epoll.register(connection.fileno(), READ)
         else:
             assert self._selector is not None
             self._selector.register(connection.fileno(), selectors.EVENT_READ)
 
-    def want_write(self, connection: Connection, *, wanted: bool) -> None:
+    def want_write(self, connection: LoadConnection, *, wanted: bool) -> None:
         if self._epoll is not None:
             self._epoll.modify(connection.fileno(), READ | (WRITE if wanted else 0))
         else:
@@ -291,7 +291,7 @@ class Poller:
             more = selectors.EVENT_WRITE if wanted else 0
             self._selector.modify(connection.fileno(), selectors.EVENT_READ | more)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: LoadConnection) -> None:
         each = self._epoll or self._selector
         assert each is not None
         each.unregister(connection.fileno())

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from headway.lab.workload import Times
-from headway.loadgen.connection import WRITE, Connection, Poller, Refused
-from headway.loadgen.exchange import Exchange
+from headway.loadgen.connection import WRITE, LoadConnection, LostServer, Poller
+from headway.loadgen.exchange import AskedRequest
 from headway.loadgen.room import RoomMeter
 from headway.loadgen.samples import CANCELLED, UNANSWERED, Samples, Sent
 from headway.loadgen.tokens import TokenLog
@@ -44,8 +44,8 @@ class Driver:
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
-        exchanges: Sequence[Exchange],
+        connect: Callable[[], LoadConnection],
+        exchanges: Sequence[AskedRequest],
         *,
         timeout_s: float = 30.0,
         max_in_flight: int = MAX_IN_FLIGHT,
@@ -60,12 +60,12 @@ class Driver:
         self._max_in_flight = max_in_flight
         self._on_tick = on_tick
         self._poller = Poller()
-        self._connections: dict[int, Connection] = {}
-        self._free: deque[Connection] = deque()
+        self._connections: dict[int, LoadConnection] = {}
+        self._free: deque[LoadConnection] = deque()
         self._turn = 0
         self._cancelled = cancelled
         self._rng = random.Random(seed)
-        self._leaving: list[tuple[float, int, Connection]] = []  # a heap: who leaves when
+        self._leaving: list[tuple[float, int, LoadConnection]] = []  # a heap: who leaves when
 
     def __enter__(self) -> "Driver":
         return self
@@ -75,13 +75,13 @@ class Driver:
         self._poller.close()
 
     def try_once(self) -> None:
-        """Send one request before the load. Raises Refused if its fault would be all others'."""
+        """Send one request before the load. Raises LostServer if its fault would be all others'."""
         cancelled, self._cancelled = self._cancelled, 0.0
         errors = self.open_loop(np.zeros(1)).errors
         self._cancelled = cancelled
         for kind in errors:
             if kind == UNANSWERED or (kind[:1] != "5" and not kind.startswith("429")):
-                raise Refused(f"the first request failed: {kind}")
+                raise LostServer(f"the first request failed: {kind}")
 
     def open_loop(
         self,
@@ -95,7 +95,7 @@ class Driver:
         stays unanswered."""
         times: deque[float] = deque(due.tolist())
         give_up_s = times[-1] + self._timeout_s if last_s is None else last_s
-        with suppress(Refused):  # each request then says so
+        with suppress(LostServer):  # each request then says so
             for _ in range(min(_READY, len(times), self._max_in_flight)):
                 self._free.append(self._open())
             for each in self._free:
@@ -165,12 +165,12 @@ class Driver:
         """On a new connection."""
         try:
             connection = self._open()
-        except Refused as error:
+        except LostServer as error:
             sent.fail(due, str(error), time.perf_counter())
         else:
             self._send(sent, connection, due)
 
-    def _send(self, sent: Sent, connection: Connection, due: float) -> None:
+    def _send(self, sent: Sent, connection: LoadConnection, due: float) -> None:
         number = self._turn % len(self._exchanges)
         exchange = self._exchanges[number]
         self._turn += 1
@@ -190,10 +190,10 @@ class Driver:
         try:
             if not connection.send(exchange.request):
                 self._poller.want_write(connection, wanted=not connection.must_read)
-        except Refused as error:
+        except LostServer as error:
             self._fail(sent, connection, str(error), now)
 
-    def _open(self) -> Connection:
+    def _open(self) -> LoadConnection:
         connection = self._connect()
         self._connections[connection.fileno()] = connection
         self._poller.add(connection)
@@ -224,7 +224,7 @@ class Driver:
                     self._poller.want_write(connection, wanted=wanted)
                     continue
                 answer = connection.receive()
-            except Refused as error:
+            except LostServer as error:
                 self._fail(sent, connection, str(error), time.perf_counter())
                 continue
             if answer is not None:
@@ -232,7 +232,7 @@ class Driver:
             elif connection.is_writing:  # HTTP/2 has something to say to what it read
                 self._poller.want_write(connection, wanted=True)
 
-    def _take(self, sent: Sent, connection: Connection, answer: bytes, *, again: bool) -> None:
+    def _take(self, sent: Sent, connection: LoadConnection, answer: bytes, *, again: bool) -> None:
         now = time.perf_counter()
         if not connection.is_busy:  # an answer that nobody asked for: a server that is stopping
             self._close(connection)
@@ -259,17 +259,17 @@ class Driver:
             self._on_tick(tick)
         return tick
 
-    def _under_way(self) -> list[Connection]:
+    def _under_way(self) -> list[LoadConnection]:
         return [each for each in self._connections.values() if each.is_busy]
 
-    def _fail(self, sent: Sent, connection: Connection, kind: str, now: float) -> None:
+    def _fail(self, sent: Sent, connection: LoadConnection, kind: str, now: float) -> None:
         if connection.is_busy:
             connection.is_busy = False
             sent.in_flight -= 1
             sent.fail(connection.due, kind, now, connection.late)
         self._close(connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: LoadConnection) -> None:
         self._poller.remove(connection)
         del self._connections[connection.fileno()]
         connection.socket.close()

@@ -14,7 +14,7 @@ RESPONSE_TOKEN = re.compile(rb'"type": ?"response\.(?:output|reasoning\w*)_text\
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class AskedRequest:
     """One request's bytes, and what its answer alone must contain."""
 
     request: bytes
@@ -73,7 +73,7 @@ def post(
     content_type: str = "application/json",
     is_stream: bool = False,
     token: re.Pattern[bytes] = TOKEN,
-) -> Exchange:
+) -> AskedRequest:
     """A POST to `path`, which is added to the address's own."""
     usual = {"Host": address.authority, "Content-Type": content_type}
     lines = [
@@ -81,7 +81,9 @@ def post(
         *(f"{name}: {value}" for name, value in with_usual(headers, usual)),
         f"Content-Length: {len(body)}",
     ]
-    return Exchange("\r\n".join([*lines, "", ""]).encode("latin-1") + body, mark, is_stream, token)
+    return AskedRequest(
+        "\r\n".join([*lines, "", ""]).encode("latin-1") + body, mark, is_stream, token
+    )
 
 
 def is_in(headers: Sequence[tuple[str, str]], name: str) -> bool:

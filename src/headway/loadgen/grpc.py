@@ -13,8 +13,8 @@ import numpy as np
 
 from headway.errors import ConfigError
 from headway.loadgen.asking import only_model
-from headway.loadgen.connection import Connection, Refused, opener
-from headway.loadgen.exchange import Address, Exchange
+from headway.loadgen.connection import LoadConnection, LostServer, opener
+from headway.loadgen.exchange import Address, AskedRequest
 from headway.loadgen.target import Probe, Target, Unreachable, Wanted, length_of, tensor_inputs
 from headway.loadgen.tensors import TensorInput, as_bytes
 from headway.wire.http2 import frames
@@ -38,7 +38,7 @@ _HTTP = {  # the status that means the same, as errors are told by it
 }
 
 
-class GrpcConnection(Connection):
+class GrpcConnection(LoadConnection):
     """One socket. What it sends is made by `call_bytes`."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class GrpcConnection(Connection):
                 out += self._control(*each)
                 answer = self._part(*each) or answer
         except (frames.ConnectionFailed, HPACKError, ValueError) as error:
-            raise Refused(f"no HTTP/2: {error}") from error
+            raise LostServer(f"no HTTP/2: {error}") from error
         if self._taken > _REPLENISH:
             out, self._taken = out + frames.window_update(0, self._taken), 0
         if out:
@@ -126,7 +126,7 @@ class GrpcConnection(Connection):
         if kind == frames.GOAWAY:
             self.is_last = True
             if not self.is_busy or frames.increment_of(payload[:4]) < self._stream:
-                raise Refused("the server closed the connection")
+                raise LostServer("the server closed the connection")
         return b""
 
     def _part(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes | None:
@@ -164,7 +164,9 @@ class GrpcConnection(Connection):
         return f"HTTP/1.1 {_HTTP.get(status, 400)}\r\n\r\n{json.dumps(told)}".encode()
 
 
-def grpc_opener(address: Address, tls: ssl.SSLContext | None = None) -> Callable[[], Connection]:
+def grpc_opener(
+    address: Address, tls: ssl.SSLContext | None = None
+) -> Callable[[], LoadConnection]:
     """Makes connections, as `opener` does."""
     if address.is_tls:
         tls = tls or ssl.create_default_context()
@@ -224,7 +226,7 @@ def grpc_target(probe: Probe, wanted: Wanted) -> Target:
 
 def _exchange(
     address: Address, model: str, inputs: list[TensorInput], number: int, wanted: Wanted
-) -> Exchange:
+) -> AskedRequest:
     rng = np.random.default_rng([wanted.seed, 5, number])
     mark = _field(3, f"bench-{number}".encode())  # the id: its answer has the same field
     tensors, raws = b"", b""
@@ -235,7 +237,7 @@ def _exchange(
         tensors += _field(5, named + _field(3, shape))
         raws += _field(7, as_bytes(values, each.datatype))
     message = _field(1, model.encode()) + mark + tensors + raws
-    return Exchange(call_bytes(address, "ModelInfer", message, wanted.headers_of(number)), mark)
+    return AskedRequest(call_bytes(address, "ModelInfer", message, wanted.headers_of(number)), mark)
 
 
 def _only_model(probe: Probe) -> str:
@@ -263,7 +265,7 @@ def _call(probe: Probe, method: str, message: bytes = b"") -> bytes:
     address = probe.address
     try:
         answer = _answer_to(probe, call_bytes(address, method, message, probe.headers))
-    except Refused as error:
+    except LostServer as error:
         raise Unreachable(f"{address.url} cannot be reached: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
     if head[9:12] == b"200":
@@ -289,7 +291,7 @@ def _answer_to(probe: Probe, request: bytes) -> bytes:
                 return answer
     finally:
         connection.socket.close()
-    raise Refused(f"no answer in {_TIMEOUT_S:g} s")
+    raise LostServer(f"no answer in {_TIMEOUT_S:g} s")
 
 
 # ---- Protocol Buffers

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headway.lab.columns import aligned
 from headway.loadgen.statistics import PERCENTILES, Summary
 from headway.loadgen.tokens import TokenSummary
 
@@ -27,9 +28,7 @@ def table(points: Sequence[Point], slo_s: float | None) -> str:
     header = ["load", "answers/s", "errors", "mean ms", "p50", "p90", "p99 (95 %)", "max"]
     header += [] if slo_s is None else [f"≤{slo_s * 1e3:g} ms"]
     rows = [[*_cells(point), *_good(point.summary, slo_s)] for point in points]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [_aligned(row, widths) for row in [header, *rows]]
-    return "\n".join([*lines, "", *_notes(points)])
+    return "\n".join([*aligned([header, *rows]), "", *_notes(points)])
 
 
 def _cells(point: Point) -> list[str]:
@@ -87,17 +86,7 @@ def _token_rows(points: Sequence[Point]) -> list[str]:
         times = (tokens.first_p50_s, tokens.first_p99_s, tokens.gap_p50_s, tokens.gap_p99_s)
         cells = [*map(_ms, times)] if not point.summary.is_saturated else ["–"] * 4
         rows.append([point.label, f"{tokens.per_s:.1f}", *cells, f"{tokens.good_rps:.1f}"])
-    if len(rows) == 1:
-        return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [*(_aligned(row, widths) for row in rows), ""]
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(
-        cell.ljust(width) if number == 0 else cell.rjust(width)
-        for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
+    return [*aligned(rows), ""] if len(rows) > 1 else []
 
 
 def to_json(point: Point) -> dict[str, Any]:

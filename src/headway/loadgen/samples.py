@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.lab.workload import Times
-from headway.loadgen.connection import Connection
+from headway.loadgen.connection import LoadConnection
 from headway.loadgen.room import ClientRoom, RoomMeter
 from headway.loadgen.tokens import TokenLog, TokenSamples
 
@@ -32,7 +32,7 @@ class Sent:
         self.kinds: dict[str, int] = {"": 0}
         self.errors = 0
 
-    def add(self, connection: Connection, answer: bytes, mark: bytes, now: float) -> None:
+    def add(self, connection: LoadConnection, answer: bytes, mark: bytes, now: float) -> None:
         self.in_flight -= 1
         if answer[9:12] == b"200" and mark in answer:
             self.due.append(connection.due)

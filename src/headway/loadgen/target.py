@@ -17,7 +17,7 @@ from headway.loadgen.exchange import (
     RESPONSE_TOKEN,
     TOKEN,
     Address,
-    Exchange,
+    AskedRequest,
     is_in,
     post,
     with_usual,
@@ -133,7 +133,7 @@ class Target:
     api: str  # in words
     model: str
     server: str
-    exchanges: list[Exchange]
+    exchanges: list[AskedRequest]
 
 
 def find_target(probe: Probe, wanted: Wanted) -> Target:
@@ -232,7 +232,7 @@ def _route(address: Address, wanted: Wanted) -> Target:
     return Target(address, "", "JSON", "", "a server", _as_given(address, "", wanted))
 
 
-def _as_given(address: Address, path: str, wanted: Wanted) -> list[Exchange]:
+def _as_given(address: Address, path: str, wanted: Wanted) -> list[AskedRequest]:
     return [
         post(address, path, body, headers=wanted.headers_of(number))
         for number, body in enumerate(_mixed(wanted.bodies, wanted))
@@ -293,7 +293,7 @@ def length_of(wanted: Wanted, number: int) -> int | None:
 
 def _plain(
     address: Address, path: str, inputs: Sequence[TensorInput], number: int, wanted: Wanted
-) -> Exchange:
+) -> AskedRequest:
     rng = np.random.default_rng([wanted.seed, 5, number])
     mark, body = json_body(inputs, f"bench-{number}", rng, length_of(wanted, number))
     return post(address, path, body, mark, headers=wanted.headers_of(number))
@@ -301,7 +301,7 @@ def _plain(
 
 def _binary(
     address: Address, path: str, inputs: Sequence[TensorInput], number: int, wanted: Wanted
-) -> Exchange:
+) -> AskedRequest:
     rng = np.random.default_rng([wanted.seed, 5, number])
     mark, head, body = binary_body(inputs, f"bench-{number}", rng, length_of(wanted, number))
     fields = (*wanted.headers_of(number), ("Inference-Header-Content-Length", str(len(head))))

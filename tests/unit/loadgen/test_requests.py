@@ -10,7 +10,7 @@ import pytest
 from headway.cli import bench_flags
 from headway.errors import ConfigError
 from headway.loadgen import connection
-from headway.loadgen.connection import Connection, Refused
+from headway.loadgen.connection import LoadConnection, LostServer
 from headway.loadgen.exchange import Address, post
 from headway.loadgen.sweep import ArrivalLaw
 from headway.loadgen.tensors import TensorInput, binary_body, json_body
@@ -95,7 +95,7 @@ def test_an_answer_is_put_together_however_it_is_cut(answer: bytes, step: int) -
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        reader = Connection(ours)
+        reader = LoadConnection(ours)
         for _ in range(2):  # the connection serves again
             found = None
             for begin in range(0, len(answer), step):
@@ -113,13 +113,13 @@ def test_an_answer_is_put_together_however_it_is_cut(answer: bytes, step: int) -
         (b"HTTP/1.0 200 OK", True),
         (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive", False),
         (b"HTTP/1.1 200 OK\r\nConnection:close", True),
-        (b"HTTP/1.1 200 OK\r\nX-Connection: close", False),
+        (b"HTTP/1.1 200 OK\r\nX-LoadConnection: close", False),
     ],
 )
 def test_an_answer_says_whether_its_connection_serves_again(head: bytes, is_last: bool) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        connection = Connection(ours)
+        connection = LoadConnection(ours)
         theirs.send(head + b"\r\nContent-Length: 2\r\n\r\nok")
         assert connection.receive() is not None
         assert connection.is_last == is_last
@@ -129,7 +129,7 @@ def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
-        reader = Connection(ours)
+        reader = LoadConnection(ours)
         theirs.send(b"HTTP/1.0 200 OK\r\n\r\nok")
         assert reader.receive() is None
         theirs.close()
@@ -142,20 +142,20 @@ def test_an_answer_with_no_number_for_its_length_is_no_answer(length: bytes) -> 
     mine, its = socket.socketpair()
     with mine, its:
         its.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n{}")
-        with pytest.raises(Refused, match="Content-Length"):
-            Connection(mine).receive()
+        with pytest.raises(LostServer, match="Content-Length"):
+            LoadConnection(mine).receive()
 
 
 def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_MOST_BYTES", 1000)
     mine, its = socket.socketpair()
     with mine, its:
-        reader = Connection(mine)
+        reader = LoadConnection(mine)
         for part in (b"HTTP/1.1 200 OK\r\n\r\n", b"a" * 900):
             its.sendall(part)
             assert reader.receive() is None
         its.sendall(b"a" * 900)
-        with pytest.raises(Refused, match="more than 1000 bytes"):
+        with pytest.raises(LostServer, match="more than 1000 bytes"):
             reader.receive()
 
 
@@ -163,11 +163,11 @@ def test_a_server_that_hangs_up_halfway_has_not_answered() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
-        reader = Connection(ours)
+        reader = LoadConnection(ours)
         theirs.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok")
         assert reader.receive() is None
         theirs.close()
-        with pytest.raises(Refused, match="closed"):
+        with pytest.raises(LostServer, match="closed"):
             reader.receive()
 
 
