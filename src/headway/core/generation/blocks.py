@@ -216,9 +216,11 @@ class BlockTables:
         idle = sum(1 for block in cached if not self.blocks.references(block))
         return -(-len(progress.tokens) // self._size) - len(cached) + idle
 
-    def fits(self, progress: Progress, cached: list[int]) -> bool:
-        """Can it start without a block that a waiting sequence will use?"""
-        return -(-len(progress.tokens) // self._size) - len(cached) <= self.blocks.spare
+    def is_choice(self, progress: Progress, cached: list[int]) -> bool:
+        """Would its start cost blocks that waiting sequences will use? False: there are enough
+        others, or it cannot start at all."""
+        fresh = -(-len(progress.tokens) // self._size) - len(cached)
+        return self.blocks.spare < fresh <= self.blocks.free
 
     def computes(self, progress: Progress, cached: list[int]) -> Progress | None:
         """The sequence that is computing the block that this one would compute first."""

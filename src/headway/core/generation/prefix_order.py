@@ -56,7 +56,7 @@ class PrefixOrder:
                 if progress.found < 0:
                     progress.found = len(cached)
             elif len(cached) > most:
-                if best is None and tables.fits(progress, cached):
+                if best is None and not tables.is_choice(progress, cached):
                     return progress
                 best, most = progress, len(cached)
                 if progress.sequence.deadline < math.inf:
