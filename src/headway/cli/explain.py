@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _BATCHES = "/admin/explain"
-_SIMULATION_S = 20.0  # a server takes for it, at most
 _MOST_BATCHES = 4096  # in one answer of a server
 
 
@@ -57,7 +55,8 @@ def add_parser(commands: "Commands") -> None:
     )
     parser.add_argument("--model", default="", metavar="NAME", help="of this model only")
     parser.add_argument("--json", action="store_true", help="for programs: the server's answer")
-    add_server(parser, url="--url", right="with the right `admin`")
+    # A server simulates for 20 s at most.
+    add_server(parser, url="--url", right="with the right `admin`", timeout_s=30.0)
     parser.set_defaults(run=run)
 
 
@@ -96,9 +95,8 @@ def _say(text: str) -> None:
 
 
 def _say_what_if(arguments: argparse.Namespace, server: RemoteServer) -> int:
-    patient = replace(server, timeout_s=server.timeout_s + _SIMULATION_S)
     asked = {"model": arguments.model, **_changes_of(arguments.what_if)}
-    found = patient.json("/admin/what-if", has="changed", **asked)
+    found = server.json("/admin/what-if", has="changed", **asked)
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0

@@ -14,15 +14,17 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 _KEY = "HEADWAY_API_KEY"
 
 
-def add_server(parser: argparse.ArgumentParser, *, url: str = "url", right: str = "") -> None:
+def add_server(
+    parser: argparse.ArgumentParser, *, url: str = "url", right: str = "", timeout_s: float = 5.0
+) -> None:
     """`url`: the argument's name. `right`: what its key must be for; empty: it takes none."""
     add = parser.add_argument
     nargs = None if url.startswith("--") else "?"
     add(url, nargs=nargs, default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
     if right:
         add("--api-key", metavar="KEY", help=f"an API key {right}; default: ${_KEY}")
-    said = "seconds to wait for an answer; default: 5"
-    add("--timeout", type=_seconds, default=5.0, metavar="S", help=said)
+    said = f"seconds to wait for an answer; default: {timeout_s:g}"
+    add("--timeout", type=_seconds, default=timeout_s, metavar="S", help=said)
     add("--ca", metavar="FILE", help="PEM: the authority that signed the server's certificate")
     add("--cert", metavar="FILE", help="PEM: your certificate, where the server wants one")
     add("--key", metavar="FILE", help="PEM: the private key of --cert")
