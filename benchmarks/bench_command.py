@@ -169,7 +169,7 @@ def find(quick: bool) -> Report:
     the law itself, which knows nothing of the time that sending and reading take."""
     alpha_ms, beta_ms, cap = _SLEEPING
     exact = _exact_rate(alpha_ms / 1e3, beta_ms / 1e3, cap)
-    seconds = 1 if quick else 2
+    seconds = 0.5 if quick else 1.0
     with known_law.running(*_SLEEPING) as url:
         sweep = _swept(url, exact, seconds, 1)
         found, slowest = [], 0.0

@@ -9,10 +9,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -54,6 +54,21 @@ class Heavy(Zero):
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.020 + 0.0005 * len(batch["x"]))
         return {"y": batch["x"]}
+
+
+class Chat(TypedDict):
+    messages: list[dict[str, Any]]
+    max_tokens: NotRequired[int]
+
+
+class Talk(headway.Model[Chat, str]):
+    """A stream of 20 words, 10 ms each."""
+
+    def stream(self, items: list[Chat]) -> Iterator[list[Any]]:
+        for _ in range(20):
+            time.sleep(0.010)
+            yield ["word "] * len(items)
+        yield [headway.END] * len(items)
 
 
 class Features(TypedDict):

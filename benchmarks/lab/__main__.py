@@ -14,6 +14,7 @@ from benchmarks.lab import (
     composing,
     dashboard,
     faults,
+    generators,
     gpu,
     http_overload,
     lengths,
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **dashboard.BENCHMARKS,
     **client_calls.BENCHMARKS,
     **gpu.BENCHMARKS,
+    **generators.BENCHMARKS,
     **lengths.BENCHMARKS,
     **faults.BENCHMARKS,
     **workers.BENCHMARKS,
@@ -52,6 +54,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 # They need an environment of their own, `.venv-llm`; `scaling` needs Prometheus, HAProxy and Helm.
 ON_DEMAND = {
     *scaling.BENCHMARKS,
+    *generators.BENCHMARKS,
     *chat_load.BENCHMARKS,
     *chat_front.BENCHMARKS,
     *chat_right.BENCHMARKS,
