@@ -16,12 +16,13 @@ from headway.lab import tuning, workload
 from headway.lab.profiles import PowerProfile
 from headway.lab.simulate import Lengths, Scenario
 from headway.lab.tuning import TunedSetting
+from headway.loadgen.asking import RemoteServer
 from headway.loadgen.connection import opener
 from headway.loadgen.driver import Driver
 from headway.loadgen.exchange import Address
 from headway.loadgen.report import Point
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing
-from headway.loadgen.target import Probe, Wanted, find_target
+from headway.loadgen.target import Wanted, find_target
 
 _CLIENTS = 16
 _TEXTS = [16, 24, 32, 48, 64, 64, 96, 128, 192, 384]  # letters, where length drives the time
@@ -170,7 +171,7 @@ def _live(load: _Load, setting: TunedSetting, seconds: float, seed: int = 1) -> 
     bodies = _texts() if load.model == "Length" else []
     with served([_target(load), *setting.as_flags()]) as url:
         address = Address.parse(url)
-        found = find_target(Probe(address), Wanted(bodies=bodies))
+        found = find_target(RemoteServer(address), Wanted(bodies=bodies))
         with Driver(opener(address), found.exchanges) as driver:
             driver.try_once()
             bench = Bench(driver, ArrivalLaw(load.law), Timing(seconds, 1.0, 10.0))

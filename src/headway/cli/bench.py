@@ -26,6 +26,7 @@ from headway.cli.server_flags import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
 from headway.loadgen.against import in_turns, ratios
 from headway.loadgen.against import told as compared
+from headway.loadgen.asking import NoAnswer
 from headway.loadgen.connection import LoadConnection, LostServer, opener
 from headway.loadgen.driver import MAX_IN_FLIGHT, Driver, Tick
 from headway.loadgen.exchange import Address
@@ -33,7 +34,7 @@ from headway.loadgen.openai_bodies import OPENAI_PATHS
 from headway.loadgen.report import Point, table, to_json
 from headway.loadgen.search import Objective, Search
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing, swept
-from headway.loadgen.target import Target, Unreachable, find_target
+from headway.loadgen.target import Target, find_target
 from headway.loadgen.tokens import TokenLimits
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def run(arguments: argparse.Namespace) -> int:
                     theirs = _bench(arguments, second, other, law)
                     return _compare(arguments, (bench, target), (theirs, other), progress)
             points = list(_points(arguments, bench, progress))
-    except (Unreachable, LostServer) as error:
+    except (NoAnswer, LostServer) as error:
         print(f"headway: {error}", file=sys.stderr)
         return 1
     if arguments.json:
@@ -259,7 +260,8 @@ def _find(
 
 
 class _Lost:
-    """Is a point lost? So many requests are in flight at several looks that the limit is broken."""
+    """Stops a run that cannot pass: at several looks in a row, more requests wait for their answers
+    than could all be answered within the limit."""
 
     def __init__(self, most: float) -> None:
         self._most = most

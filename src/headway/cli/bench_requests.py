@@ -10,13 +10,15 @@ from headway.cli.simulate_scenarios import naming
 from headway.errors import ConfigError
 from headway.lab.report import check_plot
 from headway.lab.traces import read_trace
+from headway.loadgen.asking import RemoteServer
 from headway.loadgen.exchange import Address, is_in
 from headway.loadgen.openai_bodies import GENERATING
 from headway.loadgen.sweep import ArrivalLaw
-from headway.loadgen.target import Probe, Target, Wanted, read_bodies, read_file
+from headway.loadgen.target import Target, Wanted, read_bodies, read_file
 
 MAX_TOKENS = 64
 _MANY_LENGTHS = 4096
+_PROBE_S = 10.0  # to answer what is asked before the load
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -180,9 +182,9 @@ def _all_headers(arguments: argparse.Namespace) -> tuple[tuple[str, str], ...]:
     return found
 
 
-def probe_of(arguments: argparse.Namespace, url: str) -> Probe:
+def probe_of(arguments: argparse.Namespace, url: str) -> RemoteServer:
     address = Address.parse(url, may_be_grpc=True)
-    return Probe(address, _headers(arguments), tls_of(arguments, address))
+    return RemoteServer(address, _headers(arguments), tls_of(arguments, address), _PROBE_S)
 
 
 def tls_of(arguments: argparse.Namespace, address: Address) -> ssl.SSLContext | None:

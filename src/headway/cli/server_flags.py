@@ -35,7 +35,7 @@ def server_of(arguments: argparse.Namespace) -> RemoteServer:
     """Raises ConfigError, which names the flag."""
     address = Address.parse(arguments.url)
     key = key_of(arguments)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = (("Authorization", f"Bearer {key}"),) if key else ()
     _check_tls(arguments, address)
     tls = tls_of(arguments) if address.is_tls else None
     return RemoteServer(address, headers, tls, arguments.timeout)

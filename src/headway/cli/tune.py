@@ -24,13 +24,14 @@ from headway.lab.profiles import Noise, TableProfile
 from headway.lab.simulate import Lengths, Scenario
 from headway.lab.tuning import Scored, TunedSetting
 from headway.lab.workload import ClosedLoop, Sizes, Times
+from headway.loadgen.asking import RemoteServer
 from headway.loadgen.connection import LostServer, opener
 from headway.loadgen.driver import Driver
 from headway.loadgen.exchange import Address
 from headway.loadgen.report import Point
 from headway.loadgen.statistics import Interval
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing
-from headway.loadgen.target import Probe, Unreachable, Wanted, find_target, read_bodies
+from headway.loadgen.target import Wanted, find_target, read_bodies
 
 if TYPE_CHECKING:
     from headway.config import ModelConfig
@@ -143,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings = _found(arguments, config, table, law)
     except ConfigError:
         raise
-    except (HeadwayError, Unreachable, LostServer) as error:
+    except (HeadwayError, LostServer) as error:
         print(f"headway: {error}", file=sys.stderr)
         return 1
     if arguments.json:
@@ -226,10 +227,9 @@ def _sizes(arguments: argparse.Namespace, table: CostTable) -> Sizes | None:
         return np.array(table.sizes)
     command = [arguments.target, *_model_flags(arguments), "--admin-without-key"]
     with served(command) as url:
-        probe = Probe(Address.parse(url))
         with _driver(arguments, url) as driver:
             driver.closed_loop(1, _LOOK_S)
-        page = probe.json("GET", "/admin/explain") or {"batches": []}
+        page = RemoteServer(Address.parse(url)).json("/admin/explain", has="batches")
     return np.array([item["size"] for batch in page["batches"] for item in batch["items"]])
 
 
@@ -298,7 +298,7 @@ def _driver(arguments: argparse.Namespace, url: str) -> Iterator[Driver]:
     """It sends the samples, or values made from the model's signature."""
     address = Address.parse(url)
     bodies = () if arguments.samples is None else read_bodies(arguments.samples)
-    target = find_target(Probe(address), Wanted(seed=arguments.seed, bodies=bodies))
+    target = find_target(RemoteServer(address), Wanted(seed=arguments.seed, bodies=bodies))
     with Driver(opener(address), target.exchanges) as driver:
         driver.try_once()
         yield driver

@@ -63,7 +63,7 @@ class Subject:
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> SubjectAnswer:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        named = [(name.replace("_", "-"), value) for name, value in headers.items()]
         try:
             return SubjectAnswer(*self.server.ask(method, path, body, named))
         except NoAnswer as error:

@@ -11,13 +11,13 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from headway.errors import ConfigError, Unavailable
-from headway.loadgen.exchange import Address
+from headway.loadgen.exchange import Address, is_in
 
 _MOST_BYTES = 2**28  # of an answer
 _CHUNK = 2**20
@@ -48,7 +48,7 @@ class RemoteServer:
     """Where a server is, and how it is asked."""
 
     address: Address
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
     tls: ssl.SSLContext | None = None
     timeout_s: float = 5.0
 
@@ -61,10 +61,21 @@ class RemoteServer:
         method: str,
         path: str,
         body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Sequence[tuple[str, str]] = (),
     ) -> HttpAnswer:
         """Raises NoAnswer."""
         address = self.address
+        own = (each for each in self.headers if not is_in(headers, each[0]))
+        lines = [*own, *headers]
+        if body is not None:
+            lines.append(("Content-Length", str(len(body))))
+
+        def send() -> None:
+            connection.putrequest(method, address.path + path, skip_host=is_in(lines, "Host"))
+            for line in lines:
+                connection.putheader(*line)
+            connection.endheaders(body)
+
         kind: type[http.client.HTTPConnection] = http.client.HTTPConnection
         more: dict[str, Any] = {"timeout": self.timeout_s}
         if address.is_tls:
@@ -72,11 +83,7 @@ class RemoteServer:
         try:
             connection = kind(address.host, address.port, **more)
             try:
-                fields = {**self.headers, **(headers or {})}
-                place = address.path + path
-                return answer_of(
-                    connection, lambda: connection.request(method, place, body, fields)
-                )
+                return _answer_of(connection, send)
             finally:
                 connection.close()
         except (http.client.InvalidURL, UnicodeError) as error:
@@ -114,7 +121,7 @@ class RemoteServer:
         return NoAnswer(f"{self.url} answers {path} with {status}{f': {said}' if said else ''}")
 
 
-def answer_of(connection: http.client.HTTPConnection, send: Callable[[], None]) -> HttpAnswer:
+def _answer_of(connection: http.client.HTTPConnection, send: Callable[[], None]) -> HttpAnswer:
     """The whole answer to what is sent, within the connection's timeout. Raises OSError and
     HTTPException."""
     connection.connect()

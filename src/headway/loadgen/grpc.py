@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from headway.errors import ConfigError
-from headway.loadgen.asking import only_model
+from headway.loadgen.asking import NoAnswer, RemoteServer, only_model
 from headway.loadgen.connection import LoadConnection, LostServer, opener
 from headway.loadgen.exchange import Address, AskedRequest
-from headway.loadgen.target import Probe, Target, Unreachable, Wanted, length_of, tensor_inputs
+from headway.loadgen.target import Target, Wanted, length_of, tensor_inputs
 from headway.loadgen.tensors import TensorInput, as_bytes
 from headway.wire.http2 import frames
 from headway.wire.http2.status import Status
@@ -196,7 +196,7 @@ def call_bytes(
 # ---- what is at a server
 
 
-def grpc_target(probe: Probe, wanted: Wanted) -> Target:
+def grpc_target(probe: RemoteServer, wanted: Wanted) -> Target:
     """Look at what the server says about itself, and make calls of ModelInfer."""
     for flag, is_given in (
         ("--json-tensors", wanted.is_binary is False),
@@ -240,7 +240,7 @@ def _exchange(
     return AskedRequest(call_bytes(address, "ModelInfer", message, wanted.headers_of(number)), mark)
 
 
-def _only_model(probe: Probe) -> str:
+def _only_model(probe: RemoteServer) -> str:
     names = set()
     for _, value in _fields(_call(probe, "RepositoryIndex")):
         about = dict(_fields(value)) if isinstance(value, bytes) else {}
@@ -260,13 +260,13 @@ def _tensor(message: bytes) -> dict[str, Any]:
     return about
 
 
-def _call(probe: Probe, method: str, message: bytes = b"") -> bytes:
+def _call(probe: RemoteServer, method: str, message: bytes = b"") -> bytes:
     """The message that answers it. Raises ConfigError for what is wrong with the question."""
     address = probe.address
     try:
         answer = _answer_to(probe, call_bytes(address, method, message, probe.headers))
     except LostServer as error:
-        raise Unreachable(f"{address.url} cannot be reached: {error}") from error
+        raise NoAnswer(f"{address.url} cannot be reached: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
     if head[9:12] == b"200":
         return body[5:]
@@ -276,7 +276,7 @@ def _call(probe: Probe, method: str, message: bytes = b"") -> bytes:
     raise ConfigError(f"{address.url}, {method}: {told}")
 
 
-def _answer_to(probe: Probe, request: bytes) -> bytes:
+def _answer_to(probe: RemoteServer, request: bytes) -> bytes:
     connection = grpc_opener(probe.address, probe.tls)()
     connection.is_busy = True
     end = time.monotonic() + _TIMEOUT_S
@@ -322,7 +322,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, "int | bytes"]]:
         elif key & 7 == 0:
             yield key >> 3, value
         else:
-            raise Unreachable(f"no message of v2: a field of kind {key & 7}")
+            raise NoAnswer(f"no message of v2: a field of kind {key & 7}")
 
 
 def _varints(message: bytes) -> Iterator[int]:
@@ -339,7 +339,7 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
         value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
         if byte < 128:
             return value, at
-    raise Unreachable("no message of v2: it ends within a number")
+    raise NoAnswer("no message of v2: it ends within a number")
 
 
 def _text(value: "int | bytes") -> str:

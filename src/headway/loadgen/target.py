@@ -1,8 +1,6 @@
 """What is at a URL, and requests for its models: from their metadata, or as given."""
 
-import http.client
 import json
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,15 +10,13 @@ import numpy as np
 
 from headway.errors import ConfigError, nearest
 from headway.lab.workload import Sizes
-from headway.loadgen.asking import answer_of, as_expected, only_model
+from headway.loadgen.asking import RemoteServer, as_expected, only_model
 from headway.loadgen.exchange import (
     RESPONSE_TOKEN,
     TOKEN,
     Address,
     AskedRequest,
-    is_in,
     post,
-    with_usual,
 )
 from headway.loadgen.openai_bodies import (
     FORM,
@@ -32,58 +28,9 @@ from headway.loadgen.openai_bodies import (
 )
 from headway.loadgen.tensors import TensorInput, binary_body, json_body
 
-_TIMEOUT_S = 10.0
+_JSON = (("Content-Type", "application/json"),)
 _MIXED = 1024  # where they differ in class or tenant: shares are then true to 0.1 %
 VARIANTS = 64  # requests that are made before the load, and sent in turn
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Asks a server about itself."""
-
-    address: Address
-    headers: tuple[tuple[str, str], ...] = ()
-    tls: ssl.SSLContext | None = None
-
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        address = self.address
-        kind: type[http.client.HTTPConnection] = http.client.HTTPConnection
-        more: dict[str, Any] = {}
-        if address.is_tls:
-            kind = http.client.HTTPSConnection
-            more["context"] = self.tls or ssl.create_default_context()
-        connection = kind(address.host, address.port, timeout=_TIMEOUT_S, **more)
-        lines = with_usual(self.headers, {"Content-Type": "application/json"})
-
-        def send() -> None:
-            connection.putrequest(method, address.path + path, skip_host=is_in(lines, "Host"))
-            for line in (*lines, ("Content-Length", str(len(body or b"")))):
-                connection.putheader(*line)
-            connection.endheaders(body)
-
-        try:
-            answer = answer_of(connection, send)
-            return answer.status, answer.body
-        except ConnectionRefusedError:
-            raise Unreachable(f"{address.url}: no server listens there") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{address.url} cannot be reached: {error}") from error
-        finally:
-            connection.close()
-
-    def json(self, method: str, path: str) -> Any:
-        """The answer's JSON; None where there is no such route."""
-        status, body = self.ask(method, path)
-        if status in (401, 403):
-            raise ConfigError(f"{self.address.url}: it wants a key ({status})", field="--api-key")
-        try:
-            return json.loads(body) if status == 200 else None
-        except (ValueError, RecursionError):
-            return None
-
-
-class Unreachable(Exception):
-    """No server, or none that answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +83,13 @@ class Target:
     exchanges: list[AskedRequest]
 
 
-def find_target(probe: Probe, wanted: Wanted) -> Target:
+def find_target(probe: RemoteServer, wanted: Wanted) -> Target:
     """Look at what the server says about itself, and make requests for it."""
-    with as_expected(probe.address.url):
+    with as_expected(probe.url):
         return _target(probe, wanted)
 
 
-def _target(probe: Probe, wanted: Wanted) -> Target:
+def _target(probe: RemoteServer, wanted: Wanted) -> Target:
     address = probe.address
     if address.is_grpc:
         from headway.loadgen.grpc import grpc_target  # needs headway[grpc]
@@ -152,7 +99,7 @@ def _target(probe: Probe, wanted: Wanted) -> Target:
         return _openai(probe, wanted)
     if address.path:
         return _route(address, wanted)
-    about = probe.json("GET", "/v2")
+    about = _told(probe, "/v2")
     if about is None:
         raise ConfigError(
             f"{address.url} does not speak v2 (GET /v2); give the URL of a route, with --data"
@@ -175,7 +122,7 @@ def _target(probe: Probe, wanted: Wanted) -> Target:
     return Target(address, path, api, model, server.strip(), exchanges)
 
 
-def _openai(probe: Probe, wanted: Wanted) -> Target:
+def _openai(probe: RemoteServer, wanted: Wanted) -> Target:
     address, api = probe.address, wanted.api
     if address.path.endswith("/v1"):
         address = replace(address, path=address.path.removesuffix("/v1"))
@@ -218,9 +165,9 @@ def _openai(probe: Probe, wanted: Wanted) -> Target:
     return Target(address, path, f"OpenAI {api}", model, "a server", exchanges)
 
 
-def _only_of(probe: Probe) -> str:
-    told = probe.json("GET", "/v1/models")
-    return only_model(probe.address.url, [each["id"] for each in told["data"]] if told else [])
+def _only_of(probe: RemoteServer) -> str:
+    told = _told(probe, "/v1/models")
+    return only_model(probe.url, [each["id"] for each in told["data"]] if told else [])
 
 
 def _route(address: Address, wanted: Wanted) -> Target:
@@ -246,23 +193,30 @@ def _mixed(bodies: Sequence[bytes], wanted: Wanted) -> Sequence[bytes]:
     return bodies
 
 
-def _only_model(probe: Probe) -> str:
-    status, body = probe.ask("POST", "/v2/repository/index", b"{}")
-    try:
-        told = json.loads(body) if status == 200 else []
-    except ValueError:
-        told = []
+def _only_model(probe: RemoteServer) -> str:
+    told = _told(probe, "/v2/repository/index", b"{}") or []
     names = [each["name"] for each in told if each.get("state", "READY") == "READY"]
-    return only_model(probe.address.url, names)
+    return only_model(probe.url, names)
 
 
-def _inputs(probe: Probe, model: str, wanted: Wanted) -> list[TensorInput]:
-    about = probe.json("GET", f"/v2/models/{model}")
+def _told(probe: RemoteServer, path: str, body: bytes | None = None) -> Any:
+    """The answer's JSON; None where there is no such route."""
+    answer = probe.ask("GET" if body is None else "POST", path, body, () if body is None else _JSON)
+    if answer.status in (401, 403):
+        raise probe.refusal(path, answer)
+    try:
+        return json.loads(answer.body) if answer.status == 200 else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _inputs(probe: RemoteServer, model: str, wanted: Wanted) -> list[TensorInput]:
+    about = _told(probe, f"/v2/models/{model}")
     if about is None:
-        status, body = probe.ask("POST", "/v2/repository/index", b"{}")
-        names = [each["name"] for each in json.loads(body)] if status == 200 else []
+        told = _told(probe, "/v2/repository/index", b"{}") or []
+        names = [each["name"] for each in told]
         raise ConfigError(
-            f"{probe.address.url} has no model {model!r} that is ready{nearest(model, names)}",
+            f"{probe.url} has no model {model!r} that is ready{nearest(model, names)}",
             field="--model",
         )
     return tensor_inputs(model, about.get("inputs", []), wanted)

@@ -21,8 +21,9 @@ from real_server import Server, served
 
 from headway.cli.bench import _Silent
 from headway.cli.main import main
+from headway.loadgen.asking import RemoteServer
 from headway.loadgen.exchange import Address
-from headway.loadgen.target import Probe, Wanted, find_target, read_bodies
+from headway.loadgen.target import Wanted, find_target, read_bodies
 
 MEASURED = (0, 3)  # a busy machine may make a run invalid; it then says so
 
@@ -366,7 +367,7 @@ def test_all_of_a_large_file_is_sent(tmp_path: Path) -> None:
     (tmp_path / "bodies.jsonl").write_text("".join(f"{number}\n" for number in range(12_000)))
     bodies = read_bodies(tmp_path / "bodies.jsonl")
     wanted = Wanted(bodies=bodies, classes={"high": 1, "low": 1})
-    found = find_target(Probe(Address.parse("http://h:1/any")), wanted)
+    found = find_target(RemoteServer(Address.parse("http://h:1/any")), wanted)
     assert len({each.request for each in found.exchanges}) == 12_000
 
 
