@@ -49,11 +49,9 @@ def test_what_ran_again_is_one_request() -> None:
     assert len(recording) == 2
 
 
-def test_what_came_before_and_other_models_are_left_out() -> None:
-    recording = Recording(model="m")
-    recording.add(
-        page(batch(item(1, 1.0), item(2, 5.0)), batch(item(3, 6.0), model="n")), since=4.0
-    )
+def test_what_came_before_is_left_out() -> None:
+    recording = Recording()
+    recording.add(page(batch(item(1, 1.0), item(2, 5.0))), since=4.0)
     assert len(recording) == 1
 
 
