@@ -159,16 +159,16 @@ class LoadConnection:
 
     def _measure(self, head: bytes, end: int) -> int:
         """The length of the whole answer: -1 where only the end of the stream tells."""
-        connection = _field(head, b"connection") or b""
+        connection = _field(head, b"\r\nconnection:") or b""
         is_kept = b"keep-alive" in connection if head.startswith(b"http/1.0") else True
         if not is_kept or b"close" in connection:
             self.is_last = True
-        length = _field(head, b"content-length")
+        length = _field(head, b"\r\ncontent-length:")
         if length is not None:
             if not length.isdigit():
                 raise LostServer(f"no HTTP: Content-Length is {length!r:.60}")
             self._length = end + 4 + int(length)
-        elif b"chunked" in (_field(head, b"transfer-encoding") or b""):
+        elif b"chunked" in (_field(head, b"\r\ntransfer-encoding:") or b""):
             self._chunked = _ChunkedAnswer()
             self._length = 0
         elif head[9:12] in (b"204", b"304"):
@@ -192,9 +192,9 @@ class LoadConnection:
 
 
 def _field(head: bytes, name: bytes) -> bytes | None:
-    """Its value in a head of small letters."""
-    at = head.find(b"\r\n" + name + b":")
-    return head[at + len(name) + 3 :].split(b"\r", 1)[0].strip() if at >= 0 else None
+    """Its value in a head of small letters; its name comes with what is around it."""
+    at = head.find(name)
+    return head[at + len(name) :].split(b"\r", 1)[0].strip() if at >= 0 else None
 
 
 class _ChunkedAnswer:

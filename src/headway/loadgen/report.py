@@ -25,7 +25,7 @@ class Point:
 
 def table(points: Sequence[Point], slo_s: float | None) -> str:
     """A row for each point, and below it what is to be known about it."""
-    header = ["load", "answers/s", "errors", "mean ms", "p50", "p90", "p99 (95 %)", "max"]
+    header = ["load", "answers/s", "errors", "mean ms", "p50", "p90", "p99 (95 % interval)", "max"]
     header += [] if slo_s is None else [f"≤{slo_s * 1e3:g} ms"]
     rows = [[*_cells(point), *_good(point.summary, slo_s)] for point in points]
     return "\n".join([*aligned([header, *rows]), "", *_notes(points)])
@@ -78,7 +78,9 @@ def _notes(points: Sequence[Point]) -> list[str]:
 
 def _token_rows(points: Sequence[Point]) -> list[str]:
     """A table of their own, where answers are streams of tokens."""
-    rows = [["load", "tokens/s", "first ms p50", "p99", "between p50", "p99", "good/s"]]
+    rows = [
+        ["load", "tokens/s", "first ms p50", "first p99", "between p50", "between p99", "good/s"]
+    ]
     for point in points:
         tokens = point.summary.tokens
         if tokens is None:
