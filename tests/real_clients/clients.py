@@ -24,7 +24,7 @@ MOST = 600  # tokens
 MESSAGES: list[Any] = [{"role": "user", "content": "How is the weather in Oslo?"}]
 
 
-class Weather(BaseModel):
+class Weather(BaseModel, extra="forbid"):
     """The weather in a city."""
 
     city: Literal["Oslo", "Rome"]

@@ -426,6 +426,7 @@ NEUTRAL: list[dict[str, Any]] = [
     {"tools": None, "tool_choice": None, "reasoning_effort": None},
     {"tool_choice": "none", "parallel_tool_calls": False},
     {"tool_choice": "auto", "parallel_tool_calls": True},
+    {"include_reasoning": True, "vllm_xargs": {}, "mm_processor_kwargs": {}},
     {"functions": [], "function_call": "auto"},
     {"chat_template_kwargs": {}, "documents": []},
     {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"},

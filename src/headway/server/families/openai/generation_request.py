@@ -44,8 +44,13 @@ GENERATING: Neutral = {
     "store": (False,),
     # vLLM's, at its defaults.
     **dict.fromkeys(("allowed_token_ids", "bad_words"), ([],)),
-    **dict.fromkeys(("include_stop_str_in_output", "return_token_ids"), (False,)),
-    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    **dict.fromkeys(
+        ("include_stop_str_in_output", "return_token_ids", "return_tokens_as_token_ids"), (False,)
+    ),
+    **dict.fromkeys(
+        ("include_reasoning", "skip_special_tokens", "spaces_between_special_tokens"), (True,)
+    ),
+    **dict.fromkeys(("mm_processor_kwargs", "vllm_xargs"), ({},)),
     "guided_decoding_backend": str,  # ours has its own
     "length_penalty": (1, 1.0),
     "priority": (0,),
