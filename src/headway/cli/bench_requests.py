@@ -3,6 +3,7 @@
 import argparse
 import json
 import ssl
+from collections.abc import Iterable
 
 from headway.cli import server_flags
 from headway.cli import simulate_flags as flags
@@ -27,7 +28,8 @@ def check(arguments: argparse.Namespace) -> None:
     _check_tokens(arguments)
     _check_bodies(arguments)
     _check_headers(arguments)
-    _check_tls(arguments)
+    urls = filter(None, (arguments.url, arguments.against))
+    server_flags.check_tls(arguments, *(Address.parse(url, may_be_grpc=True) for url in urls))
     if arguments.plot is not None:
         if arguments.against:
             raise ConfigError("draws the load of one server", field="--plot")
@@ -51,21 +53,24 @@ def _check_load(arguments: argparse.Namespace) -> None:
         raise ConfigError("needs one load: --rate or --concurrency", field="--against")
 
 
+def _refuse(arguments: argparse.Namespace, names: Iterable[str], said: str) -> None:
+    """Those of the flags that are given."""
+    for name in names:
+        if getattr(arguments, name) and (name != "rows" or arguments.rows != 1):
+            raise ConfigError(said, field=f"--{name.replace('_', '-')}")
+
+
 def _check_bodies(arguments: argparse.Namespace) -> None:
+    if arguments.api == "transcriptions":
+        _refuse(arguments, ["data"], "is JSON; a clip of speech is given with --body")
     if arguments.data is None and arguments.body is None:
         return
     if arguments.data is not None and arguments.body is not None:
         raise ConfigError("--data and --body both say what to send: one of them")
-    made = {"--shape": arguments.shape, "--lengths": arguments.lengths}
-    made |= {"--rows": arguments.rows != 1, "--json-tensors": arguments.json_tensors}
-    if arguments.api == "transcriptions":
-        made["--data"] = arguments.data
-    elif arguments.api != "auto":
-        made["--model"] = arguments.model
-    for flag, value in made.items():
-        if value:
-            said = "is about requests that bench makes, not about given ones"
-            raise ConfigError(said, field=flag)
+    made = ["shape", "lengths", "rows", "json_tensors", "max_tokens", "ignore_eos"]
+    if arguments.api not in ("auto", "transcriptions"):
+        made.append("model")
+    _refuse(arguments, made, "is about requests that bench makes, not about given ones")
 
 
 _MADE_HEADERS = {
@@ -78,51 +83,25 @@ _MADE_HEADERS = {
 
 def _check_headers(arguments: argparse.Namespace) -> None:
     for name, _ in arguments.header:
-        flag = _MADE_HEADERS.get(name.lower(), "")
-        if flag and getattr(arguments, flag):
-            said = f"{name} is what --{flag.replace('_', '-')} sets: one of them"
-            raise ConfigError(said, field="--header")
-
-
-def _check_tls(arguments: argparse.Namespace) -> None:
-    if arguments.ca and arguments.insecure:
-        raise ConfigError("--insecure accepts any certificate, --ca only some: one of them")
-    if arguments.key and not arguments.cert:
-        said = "is the private key of --cert, which is missing; an API key is --api-key"
-        raise ConfigError(said, field="--key")
-    urls = [arguments.url, *([arguments.against] if arguments.against else [])]
-    if not any(Address.parse(url, may_be_grpc=True).is_tls for url in urls):
-        for flag in ("ca", "cert", "key", "insecure"):
-            if getattr(arguments, flag):
-                raise ConfigError("is for https:// and grpcs://", field=f"--{flag}")
+        if flag := _MADE_HEADERS.get(name.lower()):
+            _refuse(arguments, [flag], f"sets {name}, and so does --header: one of them")
 
 
 def check_target(arguments: argparse.Namespace, target: Target) -> None:
     """Do the flags fit what was found there?"""
-    for flag in ("first_ms", "between_ms"):
-        if getattr(arguments, flag) and not any(each.is_stream for each in target.exchanges):
-            said = 'is for streamed answers, and no body says "stream": true'
-            raise ConfigError(said, field=f"--{flag.replace('_', '-')}")
+    if not any(each.is_stream for each in target.exchanges):
+        said = 'is for streamed answers, and no body says "stream": true'
+        _refuse(arguments, ["first_ms", "between_ms"], said)
 
 
 def _check_tokens(arguments: argparse.Namespace) -> None:
-    made = arguments.data is None and arguments.body is None
-    generates = arguments.api in GENERATING
-    if arguments.ignore_eos and arguments.api == "responses":
-        raise ConfigError(
-            "is not for --api responses, which has no such field", field="--ignore-eos"
-        )
-    for flag in ("max_tokens", "ignore_eos", "first_ms", "between_ms"):
-        is_body = flag in ("max_tokens", "ignore_eos")
-        if getattr(arguments, flag) and not (generates and (made or not is_body)):
-            said = "is for answers that bench asks for with --api chat, completions or responses"
-            raise ConfigError(said, field=f"--{flag.replace('_', '-')}")
+    if arguments.api not in GENERATING:
+        said = "is for --api chat, completions or responses"
+        _refuse(arguments, ["max_tokens", "ignore_eos", "first_ms", "between_ms"], said)
+    if arguments.api == "responses":
+        _refuse(arguments, ["ignore_eos"], "is not for --api responses, which has no such field")
     if arguments.api != "auto":
-        for flag in ("shape", "json_tensors"):
-            if getattr(arguments, flag):
-                raise ConfigError("is about tensors of v2", field=f"--{flag.replace('_', '-')}")
-        if arguments.rows != 1:
-            raise ConfigError("is about tensors of v2", field="--rows")
+        _refuse(arguments, ["shape", "json_tensors", "rows"], "is about tensors of v2")
 
 
 def law_of(arguments: argparse.Namespace) -> ArrivalLaw:

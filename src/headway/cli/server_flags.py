@@ -36,7 +36,7 @@ def server_of(arguments: argparse.Namespace) -> RemoteServer:
     address = Address.parse(arguments.url)
     key = key_of(arguments)
     headers = (("Authorization", f"Bearer {key}"),) if key else ()
-    _check_tls(arguments, address)
+    check_tls(arguments, address)
     tls = tls_of(arguments) if address.is_tls else None
     return RemoteServer(address, headers, tls, arguments.timeout)
 
@@ -50,13 +50,13 @@ def key_of(arguments: argparse.Namespace) -> str:
     return key
 
 
-def _check_tls(arguments: argparse.Namespace, address: Address) -> None:
+def check_tls(arguments: argparse.Namespace, *addresses: Address) -> None:
     given = [name for name in ("ca", "cert", "key", "insecure") if getattr(arguments, name)]
     if arguments.key and not arguments.cert:
         said = "is the private key of --cert, which is missing; an API key is --api-key"
         raise ConfigError(said, field="--key")
-    if given and not address.is_tls:
-        raise ConfigError(f"is for https://, not for {address.url}", field=f"--{given[0]}")
+    if given and not any(each.is_tls for each in addresses):
+        raise ConfigError(f"is for https://, not for {addresses[0].url}", field=f"--{given[0]}")
     if arguments.insecure and arguments.ca:
         raise ConfigError("--insecure accepts any certificate, --ca only some: one of them")
 

@@ -34,7 +34,9 @@ def openai_body(
     max_tokens: int,
     ignore_eos: bool,
 ) -> bytes:
-    """`length`: of its texts, in words."""
+    """`length`: of its texts, in words; of a clip, in seconds."""
+    if api == "transcriptions":
+        return _clip(rng, length)
     text = words(rng, length)
     body: dict[str, Any] = {"model": model}
     if api == "embeddings":
@@ -56,7 +58,7 @@ def openai_body(
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def clip(rng: np.random.Generator, seconds: int | None) -> bytes:
+def _clip(rng: np.random.Generator, seconds: int | None) -> bytes:
     """A WAV file of noise."""
     file = io.BytesIO()
     with wave.open(file, "wb") as out:

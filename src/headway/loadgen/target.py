@@ -20,9 +20,9 @@ from headway.loadgen.exchange import (
 )
 from headway.loadgen.openai_bodies import (
     FORM,
+    GENERATING,
     OPENAI_PATHS,
     audio_form,
-    clip,
     is_stream,
     openai_body,
 )
@@ -130,18 +130,6 @@ def _openai(probe: RemoteServer, wanted: Wanted) -> Target:
     model = ""  # given bodies name it
     if is_audio or not wanted.bodies:
         model = wanted.model or _only_of(replace(probe, address=address))
-    if is_audio:
-        clips = wanted.bodies or [
-            clip(np.random.default_rng([wanted.seed, 5, number]), length_of(wanted, number))
-            for number in range(VARIANTS)
-        ]
-        exchanges = [
-            post(address, path, body, headers=wanted.headers_of(number), content_type=FORM)
-            for number, body in enumerate(
-                _mixed([audio_form(model, each) for each in clips], wanted)
-            )
-        ]
-        return Target(address, path, f"OpenAI {api}", model, "a server", exchanges)
     bodies = wanted.bodies or [
         openai_body(
             api,
@@ -151,13 +139,16 @@ def _openai(probe: RemoteServer, wanted: Wanted) -> Target:
             max_tokens=wanted.max_tokens,
             ignore_eos=wanted.ignore_eos,
         )
-        for number in range(wanted.variants)
+        for number in range(VARIANTS if is_audio else wanted.variants)
     ]
+    if is_audio:
+        bodies = [audio_form(model, each) for each in bodies]
     exchanges = [
         post(
             *(address, path, body),
             headers=wanted.headers_of(number),
-            is_stream=is_stream(body),
+            content_type=FORM if is_audio else "application/json",
+            is_stream=api in GENERATING and is_stream(body),
             token=RESPONSE_TOKEN if api == "responses" else TOKEN,
         )
         for number, body in enumerate(_mixed(bodies, wanted))

@@ -115,6 +115,8 @@ def test_a_table_says_what_was_measured_and_whether_it_is_valid(
         (("--api-key", "k", "--header", "authorization: l"), "one of them"),
         (("--classes", "high=1", "--header", "Headway-Priority: low"), "one of them"),
         (("--api", "chat", "--data", "{}", "--model", "m"), "--model"),
+        (("--api", "transcriptions", "--data", "{}"), "--data: is JSON"),
+        (("--api", "responses", "--ignore-eos"), "--ignore-eos"),
         (("--api", "chat", "--data", "{}", "--first-ms", "5"), '"stream": true'),
     ],
 )
