@@ -27,7 +27,7 @@ from headway.core.queueing.running import Running
 from headway.errors import QueueFull
 
 WAITING = (10, 100, 1_000, 10_000)
-MOST_US = {100: 50, 1_000: 50, 10_000: 100}  # what a decision may take, by the items waiting
+MOST_US = {100: 38, 1_000: 44, 10_000: 60}  # what a decision may take, by the items waiting
 
 
 class Kind(NamedTuple):
