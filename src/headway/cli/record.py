@@ -1,9 +1,12 @@
 """`headway record`: a server's traffic, as a trace for `simulate`, `bench` and `tune`."""
 
 import argparse
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _recorded(arguments: argparse.Namespace, server: RemoteServer, recording: Recording) -> int:
     """The exit code. What has been recorded is kept where the server goes away."""
     try:
-        _record(arguments, server, recording)
+        with _stoppable():
+            _record(arguments, server, recording)
     except KeyboardInterrupt:
         print(file=sys.stderr)
     except (NoAnswer, ConfigError) as error:
@@ -95,6 +99,21 @@ def _recorded(arguments: argparse.Namespace, server: RemoteServer, recording: Re
         print(f"headway: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM keeps what is recorded, as Ctrl-C does; a script's background job ignores Ctrl-C."""
+    stops = (signal.SIGINT, signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [signal.signal(each, signal.default_int_handler) for each in stops]
+    try:
+        yield
+    finally:
+        for each, handler in zip(stops, before, strict=True):
+            signal.signal(each, handler)
 
 
 def _record(arguments: argparse.Namespace, server: RemoteServer, recording: Recording) -> None:

@@ -63,7 +63,8 @@ def test_what_cannot_be_recorded_is_said(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_recording_outlives_its_server_and_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recording_outlives_its_server_and_signals(tmp_path: Path, number: int) -> None:
     (tmp_path / "shout.py").write_text(
         "def shout(texts: list[str]) -> list[str]:\n    return texts\n"
     )
@@ -84,7 +85,7 @@ def test_a_recording_outlives_its_server_and_ctrl_c(tmp_path: Path) -> None:
         end = time.monotonic() + 3  # until both have seen them
         while time.monotonic() < end:
             server.http.post("/v1/predict/shout", json="a")
-        recordings[0].send_signal(signal.SIGINT)
+        recordings[0].send_signal(number)
         _, said = recordings[0].communicate(timeout=30)
         assert (recordings[0].returncode, said.strip()) == (0, "")
     _, said = recordings[1].communicate(timeout=30)
