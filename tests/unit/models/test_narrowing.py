@@ -69,3 +69,10 @@ def test_times_have_sixty_seconds_in_a_minute() -> None:
         "2024-01-01 00:00:00Z": False,
     }.items():
         assert bool(re.search(moment["pattern"], text)) == is_one, text
+
+
+def test_email_addresses_have_lengths_that_exist() -> None:
+    found = re.compile(dated({"type": "string", "format": "email"})["pattern"])
+    assert found.match("jane.doe+mail@mail.example.com")
+    for wrong in (f"{'a' * 65}@b.de", "a@b", "@b.de", "a.@b.de", f"a@{'b' * 64}.de", "a b@c.de"):
+        assert not found.match(wrong), wrong

@@ -1,7 +1,8 @@
 """Schemas made narrower: what is written by them meets the original, too.
 
 Many tools are described without `additionalProperties: false`; with it, the function that is called
-knows all of its arguments. And the grammars' library lets through dates that no calendar has.
+knows all of its arguments. And the grammars' library lets through dates that no calendar has, and
+email addresses of any length.
 """
 
 import copy
@@ -20,7 +21,14 @@ _DAY = (
 _LEAP_DAY = r"([1-9]\d(0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29"
 _DATE = f"({_DAY}|{_LEAP_DAY})"
 _TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
-_DATES = {"date": _DATE, "time": _TIME, "date-time": f"{_DATE}T{_TIME}"}
+_NAME = r"[A-Za-z0-9_+-]{1,30}(\.[A-Za-z0-9_+-]{1,10}){0,3}"  # 64 characters are allowed
+_HOST = r"([A-Za-z0-9]([A-Za-z0-9-]{0,40}[A-Za-z0-9])?\.){1,3}[A-Za-z]{2,16}"
+_FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "email": f"{_NAME}@{_HOST}",
+}
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,11 +73,12 @@ def _closed(schema: Any) -> Any:
 
 
 def dated(schema: Any) -> Any:
-    """The schema with expressions for dates and times: 30 days in April, leap years, 60 seconds."""
+    """The schema with expressions for dates and times (30 days in April, leap years, 60 seconds)
+    and for email addresses of lengths that exist."""
 
     def date(made: dict[str, Any]) -> None:
-        if made.get("format") in _DATES and "pattern" not in made:
-            made["pattern"] = f"^{_DATES[made.pop('format')]}$"
+        if made.get("format") in _FORMATS and "pattern" not in made:
+            made["pattern"] = f"^{_FORMATS[made.pop('format')]}$"
 
     return _changed(schema, date)
 
