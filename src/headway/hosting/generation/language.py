@@ -99,7 +99,10 @@ class Language:
 
     def _rendered(self, chat: ChatPrompt) -> RenderedChat:
         """Tokenising may take hundreds of bytes for each: what can never fit is not tokenised."""
-        return self.text.render(chat, check=lambda text: self._check_text(text, "messages"))
+        said = sum(len(str(message.get("content") or "")) for message in chat.messages)
+        is_for_tools = chat.tools is not None and said <= self.max_context
+        field = "tools" if is_for_tools else "messages"  # which of them is too long
+        return self.text.render(chat, check=lambda text: self._check_text(text, field))
 
     async def prepare(self, chat: ChatPrompt, grammar: str = "", field: str = "") -> "PreparedChat":
         """A chat's tokens, and the grammar and the reading of its answer. `grammar`: of the answer
