@@ -286,7 +286,7 @@ def _against_fixed(
 
 
 def _attained(arrivals: Times, scenario: Scenario, fixed: tuple[float, int], slo_s: float) -> float:
-    outcome = replay_window(arrivals, scenario.seconds, fixed)
+    outcome = replay_window(arrivals, scenario.seconds_by_rows, fixed)
     return float((outcome.latencies_s <= slo_s + 1e-9).mean()) if outcome else 0.0
 
 

@@ -250,7 +250,7 @@ def _to_text(results: Sequence[Result]) -> str:
 
 
 def _title(arguments: argparse.Namespace, scenario: Scenario, capacity_rps: float) -> str:
-    seconds, lengths = scenario.seconds, scenario.lengths
+    seconds, lengths = scenario.seconds_by_rows, scenario.lengths
     one_s, full_s, capacity = seconds[1], seconds[-1], "capacity"
     spec: flags.ArrivalSpec = arguments.arrivals
     arrivals = spec.text_without_rate if arguments.load else spec.text

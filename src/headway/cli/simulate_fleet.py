@@ -128,7 +128,7 @@ def _result(
     outcome = simulate_fleet(
         scenario,
         policy_of(scenario, spec, composing),
-        _fleet(arguments, route, 2.0 * scenario.seconds[-1]),
+        _fleet(arguments, route, 2.0 * scenario.seconds_by_rows[-1]),
         seed=arguments.seed,
     )
     return FleetResult(spec.text, route.value, point.load, scenario.slo_s, outcome)

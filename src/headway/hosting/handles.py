@@ -28,7 +28,7 @@ from headway.core.lifecycle.dependencies import find_cycle
 from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
 from headway.hosting.registry import Ask, Registry
 from headway.model import CANCEL, ModelHandle, overrides
-from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
+from headway.runtime.jobs.cancel_token import BatchCancel, takes_cancel
 
 _LEVELS: dict[Priority, Literal["high", "normal", "low"]] = {
     Priority.HIGH: "high",

@@ -124,7 +124,7 @@ class WarmUp:
         loop = asyncio.get_running_loop()
         end_at = loop.time() + self.limit_s
         tables: list[CostTable] = []
-        fits: list[int] = []
+        fitting_rows: list[int] = []  # by sample whose next row count did not fit into memory
         try:
             with (
                 _progress(name, self._cells(max_rows)) as count,
@@ -134,18 +134,19 @@ class WarmUp:
                     for left, sample in zip(
                         range(len(self.samples), 0, -1), self.samples, strict=True
                     ):
-                        # Row counts double: the last one takes as long as all before.
+                        # Row counts double: the last one, begun within the limit, takes as long
+                        # as all before it. So the limit is half of this sample's share.
                         share_s = (end_at - loop.time()) / left / 2
                         watcher = _Cells(count, self.beside, _pid_of(batcher))
                         table = await batcher.warm_up(
                             sample, repeats=_REPEATS, limit_s=share_s, _watcher=watcher
                         )
                         tables.append(table)
-                        if watcher.is_full:
-                            fits.append(table.rows[-1])
+                        if watcher.is_memory_full:
+                            fitting_rows.append(table.rows[-1])
         except HeadwayError as error:
             self._tell(name, error)
-        return Warmth(merged(tables), min(fits, default=None)) if tables else None
+        return Warmth(merged(tables), min(fitting_rows, default=None)) if tables else None
 
     def _cells(self, max_rows: int) -> int:
         """How many there are to time, at most."""
@@ -164,7 +165,7 @@ class _Cells(ProbeWatcher):
     """Watches the cells of one size: their memory, whether the next one fits, the progress."""
 
     def __init__(self, count: Callable[[], None], beside: Beside | None, pid: int | None) -> None:
-        self.is_full = False
+        self.is_memory_full = False
         self._count = count
         self._beside = beside
         self._meter = PeakMeter(pid)
@@ -175,7 +176,7 @@ class _Cells(ProbeWatcher):
             room = free_bytes()
             last_rows, last_bytes = self._last
             if room is not None and last_bytes * rows / last_rows > _FILL * room:
-                self.is_full = True
+                self.is_memory_full = True
                 return False
         self._meter.start()
         return True
@@ -194,8 +195,8 @@ class _Cells(ProbeWatcher):
         return peak
 
     def has_failed(self, error: HeadwayError) -> bool:
-        self.is_full = is_out_of_memory(error)
-        return self.is_full
+        self.is_memory_full = is_out_of_memory(error)
+        return self.is_memory_full
 
 
 def _pid_of(batcher: "Batcher[Any, Any]") -> int | None:

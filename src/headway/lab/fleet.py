@@ -175,7 +175,7 @@ class _FleetWorld:
     def _serve(self, speed: float) -> None:
         scenario, lengths = self._scenario, self._scenario.lengths
         if lengths is None:
-            seconds = [each * speed for each in scenario.seconds]
+            seconds = [each * speed for each in scenario.seconds_by_rows]
             table = probe(seconds, 0.0, self._rng)
         else:
             profile = _Slower(lengths.profile, speed)
@@ -225,7 +225,7 @@ class _FleetWorld:
     def _start(self, replica: _Replica, batch: Batch, now: float) -> None:
         lengths = self._scenario.lengths
         if lengths is None:
-            ran_s = self._scenario.seconds[batch.padded_rows]
+            ran_s = self._scenario.seconds_by_rows[batch.padded_rows]
         else:
             sizes = sum(item.rows * item.size for item in batch.items)
             size = sizes / batch.rows if batch.is_packed else batch.size

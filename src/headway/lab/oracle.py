@@ -102,7 +102,7 @@ def _score_all(
 def _replayed(scenario: Scenario, fixed: Fixed) -> _Scored:
     replay = replay_window(
         scenario.arrivals,
-        scenario.seconds,
+        scenario.seconds_by_rows,
         fixed,
         pace=scenario.pace,
         max_queue=scenario.max_queue,

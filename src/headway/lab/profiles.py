@@ -174,7 +174,8 @@ class Noise:
     stragglers: float = 0.0  # the share of batches that are …
     times_slower: float = 10.0  # … slower by this factor
 
-    def __bool__(self) -> bool:
+    @property
+    def varies(self) -> bool:
         return self.cv > 0.0 or self.stragglers > 0.0
 
     def factors(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:

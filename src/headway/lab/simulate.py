@@ -90,7 +90,7 @@ class Scenario:
     """One point to simulate. Every policy gets the same arrivals, noise and probes."""
 
     arrivals: Times | ClosedLoop
-    seconds: tuple[float, ...]  # the true time of a batch, by rows
+    seconds_by_rows: tuple[float, ...]  # the true time of a batch
     table: CostTable  # the result of the warm-up's probes
     factors: Times | None = None  # noise: the factor for the n-th batch's time
     workers: int = 1
@@ -124,22 +124,22 @@ class Scenario:
         callers: Callers | None = None,
         probed_rows: Sequence[int] | None = None,  # None: as a warm-up would
     ) -> "Scenario":
-        noise = noise or Noise(noise_cv)
-        seconds = batch_seconds(profile, max_rows)
+        noise = Noise(noise_cv) if noise is None else noise
+        seconds_by_rows = batch_seconds(profile, max_rows)
         noise_rng, probe_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
         requests = arrivals.requests if isinstance(arrivals, ClosedLoop) else len(arrivals)
         if lengths is None:
-            table = probe(seconds, noise, probe_rng, probed_rows)
+            table = probe(seconds_by_rows, noise, probe_rng, probed_rows)
         else:
             largest = int(lengths.sizes.max())
             sized = lengths.profile
             table = probe_sizes(sized, max_rows, largest, noise, probe_rng, probed_rows)
         return cls(
             arrivals=arrivals,
-            seconds=seconds,
+            seconds_by_rows=seconds_by_rows,
             table=table,
-            factors=noise.factors(requests, noise_rng) if noise else None,
-            workers=len(speeds) or workers,
+            factors=noise.factors(requests, noise_rng) if noise.varies else None,
+            workers=len(speeds) or workers,  # speeds are given one for each worker
             max_queue=max_queue,
             slo_s=slo_s,
             on_progress=on_progress,
@@ -166,14 +166,14 @@ class Scenario:
 
     @property
     def max_rows(self) -> int:
-        return len(self.seconds) - 1
+        return len(self.seconds_by_rows) - 1
 
     @property
     def capacity_rps(self) -> float:
         """The capacity of the workers; if lengths differ, of a model that needs no padding."""
         lengths, workers = self.lengths, sum(1.0 / speed for speed in self.pace.speeds)
         if lengths is None:
-            return capacity_rps(self.seconds, workers)
+            return capacity_rps(self.seconds_by_rows, workers)
         max_cost = math.inf if lengths.max_cost is None else lengths.max_cost
         return packed_capacity_rps(lengths.profile, lengths.mean, self.max_rows, max_cost, workers)
 
@@ -320,7 +320,7 @@ class _World:
     def __init__(self, scenario: Scenario, policy: Policy, *, record: bool) -> None:
         self._source = source_of(scenario.arrivals)
         self._scheduler = Scheduler(policy, scenario.table)
-        self._seconds = scenario.seconds
+        self._seconds = scenario.seconds_by_rows
         lengths = scenario.lengths
         self._sized = None if lengths is None else lengths.profile
         self._sizes: list[int] | None = None if lengths is None else lengths.sizes.tolist()

@@ -215,7 +215,7 @@ class _Model:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.recorder = MetricsRecorder()
-        self.watches: list[_Watch] = []
+        self.watches: list[_Watch] = []  # one for each batcher that has not closed
         self._gone = TritonCounters()  # requests of batchers that have closed
         self._closing: RequestFigures | None = None  # the last of them: some are still recorded
         self._where = labels(key._fields, key)
@@ -243,7 +243,7 @@ class _Model:
         self._add_requests(page)
 
     def _add_recorded(self, page: Exposition, recorder: MetricsRecorder) -> None:
-        where = self._where
+        where, has_batchers = self._where, bool(self.watches)
         for priority, times in zip(Priority, recorder.times, strict=True):
             if times is None:
                 continue
@@ -254,8 +254,8 @@ class _Model:
             self._add_histogram(page, families.ITEM_END_TO_END, labelled, times.end_to_end)
         page.add(families.ITEMS_FAILED, where, recorder.failed)
         self._add_each(page, families.ITEMS_REFUSED, recorder.refused)
-        left = {"false": recorder.cancelled_queued, "true": recorder.cancelled_started}
-        self._add_each(page, families.ITEMS_CANCELLED, left)
+        by_started = {"false": recorder.cancelled_queued, "true": recorder.cancelled_started}
+        self._add_each(page, families.ITEMS_CANCELLED, by_started)
         self._add_each(page, families.TENANT_ROWS, recorder.tenant_rows)
         for reason, histogram in recorder.batch_rows.items():
             self._add_histogram(page, families.BATCH_ROWS, f'{where},reason="{reason}"', histogram)
@@ -266,11 +266,11 @@ class _Model:
         page.add(families.OUT_OF_MEMORY, where, recorder.out_of_memory)
         page.add(families.WORKER_RESTARTS, where, recorder.restarts)
         page.add(families.CRASHES, where, recorder.crashes)
-        if self.watches:
+        if has_batchers:
             page.add(families.BATCH_CAP, where, recorder.batch_cap_rows)
             page.add(families.LINGER_CAP, where, recorder.linger_cap_s)
         if recorder.slo_s is not None:
-            if self.watches:
+            if has_batchers:
                 page.add(families.SLO_SECONDS, where, recorder.slo_s)
             outcomes = {
                 "in_time": recorder.in_time,

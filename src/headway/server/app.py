@@ -13,15 +13,15 @@ from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.bodies.encoding import decompress_body
 from headway.server.bodies.own_headers import has_options
-from headway.server.families.openai.unserved import why_unserved
+from headway.server.families.openai.unserved_routes import why_unserved
 from headway.server.service.errors import headers_of, param_of, status_of, tell
 from headway.server.service.routes import ErrorFormat, Route
 from headway.wire.application import Rejection, Start
 from headway.wire.body_room import BodyRoom
-from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer
 from headway.wire.headers import WireHeaders
 from headway.wire.messages import Answer, Asker, ErrorResponse, Headers, Pending, Request, Response
+from headway.wire.own_cancellation import is_asked_to_stop
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
 Direct: TypeAlias = Callable[[bytes, dict[bytes, bytes]], Start | None]

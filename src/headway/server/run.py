@@ -113,8 +113,9 @@ async def run(
             app = observing.around(app)
             http = HttpServer(app, config.server, tls=guard.tls(), room=room)
             grpc = make_grpc(inference, config.server, guard=guard, observing=observing, room=room)
+            pauses = GarbagePauses(registry, observing.history)
 
-            def say() -> None:
+            def announce_ready() -> None:
                 pauses.start()
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
                 if addresses.grpc is not None:
@@ -124,21 +125,20 @@ async def run(
                     announce(addresses, registry)
                 notify.ready()
 
-            pauses = GarbagePauses(registry, observing.history)
             watchdog = notify.SystemdWatchdog(lambda: registry.is_live)
             front_ends = [http, *beside_http(grpc, registry, config.server, observing)]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             watchdog.start()
             try:
                 await serve(
-                    front_ends,
-                    reloader,
-                    say,
-                    keeper.wait_started(),
-                    keeper.wait_crashed(),
-                    hang_up=None if reread is None else lambda: reloader.reload(reread),
-                    leave=registry.drain,
-                    end=keeper.end_by,
+                    front_ends=front_ends,
+                    reloader=reloader,
+                    models_started=keeper.wait_started(),
+                    models_crashed=keeper.wait_crashed(),
+                    announce_ready=announce_ready,
+                    on_hang_up=None if reread is None else lambda: reloader.reload(reread),
+                    leave_balancers=registry.drain,
+                    end_models_by=keeper.end_by,
                     port_option=port_option,
                 )
             finally:
@@ -368,33 +368,33 @@ def observing_of(config: ServerConfig) -> Iterator[Observing]:
 
 
 async def serve(
+    *,
     front_ends: Sequence[FrontEnd],
     reloader: Reloader,
-    say: Callable[[], None],
-    starting: Coroutine[Any, Any, None],
-    crashing: Coroutine[Any, Any, NoReturn],
-    *,
-    hang_up: Callable[[], None] | None = None,
-    leave: Callable[[], None],
-    end: Callable[[float], None],
-    port_option: str = "--port",
+    models_started: Coroutine[Any, Any, None],
+    models_crashed: Coroutine[Any, Any, NoReturn],
+    announce_ready: Callable[[], None],
+    on_hang_up: Callable[[], None] | None,
+    leave_balancers: Callable[[], None],
+    end_models_by: Callable[[float], None],
+    port_option: str,
 ) -> None:
-    """Listen until the process is asked to stop; then `leave` the balancers' sight, and finish
-    what has begun, on all at once. One deadline counts for the front ends and, by `end`, for the
-    models after them.
+    """Listen until the process is asked to stop; then leave the balancers' sight, and finish what
+    has begun, on all at once. One deadline counts for the front ends and for the models after them.
 
-    `say` is called when `starting` (the models) is done. What `crashing` raises ends everything.
+    `announce_ready` is called once `models_started` is done. What `models_crashed` raises ends
+    everything. `on_hang_up` is called for SIGHUP.
     """
-    with Signals(leave, hang_up) as signals:
+    with Signals(leave_balancers, on_hang_up) as signals:
         loop = asyncio.get_running_loop()
-        started, crashed = loop.create_task(starting), loop.create_task(crashing)
+        started, crashed = loop.create_task(models_started), loop.create_task(models_crashed)
         stopping = loop.create_task(signals.stop.wait())
         try:
             for front_end in front_ends:
                 await _listen(front_end, reloader.config.server, port_option)
             await _first_done(started, crashed, stopping)
             if not signals.stop.is_set():
-                say()
+                announce_ready()
                 await _first_done(crashed, stopping)
             notify.stopping()
             await _wait(reloader.config.server.stop_delay_s)
@@ -402,7 +402,7 @@ async def serve(
             for task in (started, crashed, stopping):
                 task.cancel()
             drain_s = reloader.config.server.drain_s
-            end(asyncio.get_running_loop().time() + drain_s)
+            end_models_by(asyncio.get_running_loop().time() + drain_s)
             await asyncio.gather(*(front_end.stop(drain_s) for front_end in front_ends))
 
 

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from headway.wire.application import HttpApplication
 from headway.wire.body_room import joined
-from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.connections import client_of
 from headway.wire.headers import WireHeaders, one_line, request_id
 from headway.wire.messages import Answer, Headers, Request, Response, StreamResponse
+from headway.wire.own_cancellation import is_asked_to_stop
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

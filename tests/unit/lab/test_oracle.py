@@ -45,7 +45,7 @@ def test_the_replay_agrees_with_the_production_window_policy_item_by_item(seed: 
     fixed = random_fixed(seed, scenario.max_rows)
     assert isinstance(scenario.arrivals, np.ndarray)
     replay = replay_window(
-        scenario.arrivals, scenario.seconds, fixed, pace=RunPace(factors=scenario.factors)
+        scenario.arrivals, scenario.seconds_by_rows, fixed, pace=RunPace(factors=scenario.factors)
     )
     outcome = simulate(scenario, fixed_policy(scenario, fixed))
     assert replay is not None
@@ -62,14 +62,14 @@ def test_the_replay_says_when_the_queue_runs_over_as_the_scheduler_does(seed: in
     for max_queue in (1, 5, 30):
         replay = replay_window(
             scenario.arrivals,
-            scenario.seconds,
+            scenario.seconds_by_rows,
             fixed,
             pace=RunPace(factors=scenario.factors),
             max_queue=max_queue,
         )
         bounded = Scenario(
             scenario.arrivals,
-            scenario.seconds,
+            scenario.seconds_by_rows,
             scenario.table,
             factors=scenario.factors,
             max_queue=max_queue,

@@ -16,6 +16,7 @@ from headway.core.queueing.running import Running
 
 _LOOK_EVERY = 8  # batches between two computations of the start, after the first few
 _SHORT_OF = 0.25  # a last part may be smaller than the others by this part of their size
+_SETTLING = 2  # the first batches of a trial do not count: the parts are only forming
 _TRIAL = 4  # batches after which it is checked whether parts have paid
 _REST = 256  # batches until the next trial after a failed one; doubled after each failure
 
@@ -53,6 +54,7 @@ class Gathering:
         return -(-lane.rows // max(1, int(lane.items / start.items + _SHORT_OF)))
 
     def _best(self, callers: int, size: int, item_rows: float) -> Start | None:
+        """The start with the most answers per second. It may begin a trial of parts, or end one."""
         if self._trial is not None:
             if self._do_parts_pay(self._trial, callers):
                 return self._trial.parts
@@ -60,13 +62,15 @@ class Gathering:
         best_rows = min(self._costs.best_rows(size), self._max_rows)
         wanted = min(callers, max(1, int(best_rows / item_rows)))
         seconds = self._costs.by_items(wanted, size, item_rows)
-        away, most = self._arrivals.returns.away(), len(seconds) - 1
+        away = self._arrivals.returns.away()  # how many callers are still away, by time
+        most = len(seconds) - 1  # items of which the batch time is known
         if away is None or not most:
             return None
         found = starts(away, callers, seconds, most)
         if self._running.workers > 1 or callers > most or not away.is_in_step(seconds[1]):
             best = best_of(found, callers)
-            return best if best.rate_rps > GAIN * found[0].rate_rps else found[0]
+            at_once = found[0]
+            return best if best.rate_rps > GAIN * at_once.rate_rps else at_once
         all_ = together(away, callers, seconds, most)
         parts = [each for each in found if 2.0 * each.items <= most]
         if most < wanted or not parts or self._arrivals.batches < self._rest_until:
@@ -77,7 +81,7 @@ class Gathering:
         self._trial = _Trial(
             best,
             all_.rate_rps,
-            self._arrivals.batches + 2,
+            self._arrivals.batches + _SETTLING,
             self._arrivals.last_completion,
             self._arrivals.answered,
         )

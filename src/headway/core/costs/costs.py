@@ -215,52 +215,61 @@ class Costs:
         if seconds <= 0:
             return
         if size and self._sizes is None and not self._was_probed:
+            # Items have sizes after all: cells kept without one would count as the smallest size's.
             self._sizes = _DEFAULT_SIZES
             self._cells.clear()
             self._curves.clear()
             self._forget_derived()
-        predicted, ratio = self.predict(rows, size), 1.0
-        at, j = self._cell_at(rows, predicted), self._size_index(size)
-        is_trial = (at, j) == self._trial
+        predicted, ratio, learned_s = self.predict(rows, size), 1.0, seconds
+        cell_rows, size_index = self._cell_rows_for(rows, predicted), self._size_index(size)
+        is_trial = (cell_rows, size_index) == self._trial
         if predicted is not None:
             ratio = seconds / predicted
             self._errors.append(ratio - 1.0)
-            ratio = min(ratio if is_trial else max(ratio, 1 / _OUTLIER), _OUTLIER)
-            seconds = ratio * predicted
+            least = 0.0 if is_trial else 1 / _OUTLIER  # a trial is to show how fast it can be
+            ratio = min(max(ratio, least), _OUTLIER)
+            learned_s = ratio * predicted
         if is_trial:
-            self._end_trial(at, j, seconds)
+            self._end_trial(cell_rows, size_index, learned_s)
         else:
             # A machine that slows down is slow at every size. If only the size in use were
             # corrected, other sizes would look better than they are, and be chosen instead.
             self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
-            self._refine(at, j, rows, size, seconds, predicted)
-        self._ran_s += seconds
+            self._refine(cell_rows, size_index, rows, size, learned_s, predicted)
+        self._ran_s += learned_s
         self._observed += 1
-        is_news = is_trial or self._cells[at, j].samples == TRUSTED_SAMPLES
+        is_news = is_trial or self._cells[cell_rows, size_index].samples == TRUSTED_SAMPLES
         if is_news or self._observed % _REDRAW_EVERY == 0:
             self._curves.clear()
         if is_news or self._observed % _REBUILD_EVERY == 0:
             self._forget_derived()
 
     def _refine(
-        self, at: int, j: int, rows: int, size: int, seconds: float, predicted: float | None
+        self,
+        cell_rows: int,
+        size_index: int,
+        rows: int,
+        size: int,
+        seconds: float,
+        predicted: float | None,
     ) -> None:
-        at_cell = seconds / self._scale
-        if predicted is not None and (size or rows != at):
-            there_s = self.predict(min(at, self._max_rows), self._sizes[j] if self._sizes else 0)
+        cell_s = seconds / self._scale
+        if predicted is not None and (size or rows != cell_rows):
+            cell_size = self._sizes[size_index] if self._sizes else 0
+            there_s = self.predict(min(cell_rows, self._max_rows), cell_size)
             if there_s is not None:
-                at_cell *= there_s / predicted
-        cell = self._cells.get((at, j))
+                cell_s *= there_s / predicted
+        cell = self._cells.get((cell_rows, size_index))
         if cell is None:
-            known, samples = at_cell, 0
-            if predicted is not None and at == rows:  # between two known cells
+            known, samples = cell_s, 0
+            if predicted is not None and cell_rows == rows:  # between two known cells
                 known, samples = predicted / self._scale, TRUSTED_SAMPLES
-            cell = self._cells[at, j] = Cell(known, samples, 0)
-        cell.refine(at_cell)
+            cell = self._cells[cell_rows, size_index] = Cell(known, samples, 0)
+        cell.refine(cell_s)
         cell.seen_at = self._observed
 
-    def _end_trial(self, at: int, j: int, seconds: float) -> None:
-        cell = self._cells[at, j]
+    def _end_trial(self, cell_rows: int, size_index: int, seconds: float) -> None:
+        cell = self._cells[cell_rows, size_index]
         self._trials_failed = 0 if seconds < cell.seconds * self._scale else self._trials_failed + 1
         cell.try_again(seconds / self._scale)
         cell.seen_at = self._observed
@@ -275,10 +284,11 @@ class Costs:
         self._full_rows.clear()
         self._ordered = []
 
-    # ---- reading the grid
+    # ---- the grid
 
-    def _cell_at(self, rows: int, predicted: float | None) -> int:
-        """The rows of the cell to refine: its own cell if items are alike; else the nearest."""
+    def _cell_rows_for(self, rows: int, predicted: float | None) -> int:
+        """The rows of the cell to refine: the nearest; or `rows`, which get a cell of their own if
+        items are alike."""
         axis = self._rows
         i = nearest(axis, rows)
         if axis[i] == rows or self._sizes is not None or self._batch_sizes or predicted is None:

@@ -3,7 +3,7 @@
 Pure: events come in with their times, `next_action` decides what to do. A worker that was lost
 after it was ready starts again at once, a number of times: finding the item that crashes it takes
 workers. A worker that cannot even start waits longer each time. The count starts again as soon as a
-batch is answered, or after a while without a loss.
+batch is answered, or after a while without a loss. What becomes of the lost batch: `suspects`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The limits of token-level batching, checked once."""
+"""The limits of token-level batching, checked once. `scheduler` refuses prompts beyond them."""
 
 import math
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The deadlines of queued and running items.
 
 Ids are removed lazily: `live` shows which still count, so serving or cancelling an item needs no
-call.
+call. Who is refused for a deadline: `queueing.admission` on arrival, `batching.refusals` later.
 """
 
 import heapq

@@ -37,12 +37,12 @@ def of_folder(
     attempt: int = 0,
     cache_dir: Path | None = None,
 ) -> Listing:
-    """`attempt`: another one is another offer, of the same files."""
+    """Raise `attempt` to have unchanged files loaded again."""
     config, error = folder.config, folder.error
     if override and error is None:
         try:
             config = overridden(config, override, folder.name)
-        except InvalidInput as problem:  # the file has changed, and they do not go together
+        except InvalidInput as problem:  # the folder's settings have changed: it no longer fits
             error = str(problem)
     seal = json.dumps([override or {}, attempt], sort_keys=True, default=str)
 

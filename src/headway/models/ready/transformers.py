@@ -47,14 +47,17 @@ def model_in(
     truncate: bool = False,
     dtype: str = "",
 ) -> TextModel:
-    """The model for what the folder is: `task` is embed, classify or rerank, empty: as its files
-    say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut. `dtype`:
-    what it computes in (float32, bfloat16, float16); in the short ones it may take texts packed."""
+    """The model in the folder, for `task`: embed, classify or rerank; if empty, what its files say.
+
+    Texts longer than `max_tokens`, or than the folder allows, are refused, or cut if `truncate`.
+    `dtype` is what it computes in: float32, bfloat16 or float16. In the two short ones, several
+    texts may share a row.
+    """
     makers = {"embed": _embedder, "classify": _classifier, "rerank": _reranker}
     if task and task not in makers:
         raise ConfigError(f"{task!r} is not one of {sorted(makers)}", field="task")
     folder = _Folder(path)
-    if task not in _BY_VECTORS:
+    if task not in _BY_VECTORS:  # nobody asked for its encoder alone: its head must be served
         folder.check_head()
     kind = task or folder.task()
     longest = folder.longest(max_tokens)

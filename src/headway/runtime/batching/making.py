@@ -12,7 +12,7 @@ from headway.runtime.calling.nesting import chain_of
 from headway.runtime.calling.parameters import BatchKey, Parameters
 from headway.runtime.calling.runner import ModelRunner
 from headway.runtime.driving.event_loop import EventLoop
-from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
+from headway.runtime.jobs.cancel_token import BatchCancel, takes_cancel
 from headway.runtime.jobs.jobs import BatchJob, Done, PredictJob, StreamJob, Worker
 from headway.runtime.workers.inline import InlineWorker
 from headway.runtime.workers.thread import ThreadWorker

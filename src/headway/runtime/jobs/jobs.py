@@ -27,7 +27,7 @@ from headway.runtime.calling.row_dependence import Company
 from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.streams import StepQueue, StreamCall
-from headway.runtime.jobs.cancelling import BatchCancel
+from headway.runtime.jobs.cancel_token import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns, own_errors
 
 _log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.standard.serving import streaming_of
 from headway.server.service.error_words import in_tritons_words
 from headway.server.service.errors import retry_after_s, tell
-from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.call_state import OPEN_BYTES
 from headway.wire.http2.method import Method
 from headway.wire.http2.status import Aborted, CallRefusal, Status
+from headway.wire.own_cancellation import is_asked_to_stop
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # gRPC's own limit for a message, which no setting raises

@@ -16,9 +16,9 @@ from headway.server.grpc.calls import Calls, TooLarge
 from headway.server.grpc.messages import IS_END, stream_message
 from headway.server.service.event_stream import ToSink
 from headway.wire.body_room import BodyRoom
-from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2.inbox import framed
 from headway.wire.http2.status import Status
+from headway.wire.own_cancellation import is_asked_to_stop
 
 if TYPE_CHECKING:
     from headway.server.grpc.service import Methods

@@ -20,8 +20,8 @@ from headway.server.auth.keys import Caller
 from headway.server.bodies.background import background
 from headway.server.service.inference import Inference
 from headway.server.service.tensors import TensorSignature
-from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.messages import Asker
+from headway.wire.own_cancellation import is_asked_to_stop
 
 DirectRequest: TypeAlias = tuple[str, Any]  # its id, and its arrays or its value
 Message = TypeVar("Message", contravariant=True)  # bytes of JSON, or a message of protobuf

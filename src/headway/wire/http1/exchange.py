@@ -9,13 +9,13 @@ from typing import Protocol
 from headway.errors import HeadwayError
 from headway.wire.application import HttpApplication
 from headway.wire.body_room import joined
-from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.compression import compress_answer, is_worth_it
 from headway.wire.headers import request_id
 from headway.wire.http1 import wire
 from headway.wire.http1.known_heads import Head
 from headway.wire.http1.received import Received, RequestRefused, request_of
 from headway.wire.messages import Headers, Pending, Response, StreamResponse
+from headway.wire.own_cancellation import is_asked_to_stop
 from headway.wire.writes import StreamSink, Writes
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 and waiting bytes are counted in the room that all requests share. Pure: time comes in as `now`.
 
 A unit is about ten microseconds of the event loop. A peer has one budget for each connection and
-one for its address, so that many connections buy no more than a few.
+one for its address, so that many connections buy no more than a few. `lifetime.py` charges it.
 """
 
 from headway.wire.body_room import UNCOUNTED_BYTES, BodyRoom

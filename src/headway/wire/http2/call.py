@@ -8,13 +8,13 @@ from contextlib import aclosing
 from typing import Any, NoReturn, Self
 
 from headway.errors import QueueFull
-from headway.wire.cancellation import is_asked_to_stop
 from headway.wire.http2 import heads
 from headway.wire.http2.call_state import WINDOW, CallState, wake
 from headway.wire.http2.frames import Code, StreamFailed
 from headway.wire.http2.heads import Metadata, Value
 from headway.wire.http2.inbox import Broken, GrpcMessage, TooLong, prefix_of, whole
 from headway.wire.http2.status import Aborted, Status
+from headway.wire.own_cancellation import is_asked_to_stop
 from headway.wire.writes import StreamSink
 
 _log = logging.getLogger(__name__)

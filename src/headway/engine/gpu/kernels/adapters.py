@@ -32,13 +32,13 @@ class Matrices(NamedTuple):
     ends: tuple[int, ...]  # of the pieces, in columns: each has its own ranks
 
 
-@triton.jit(do_not_specialize=["rows", "most"])
+@triton.jit(do_not_specialize=["rows", "max_tiles"])
 def _group(
     adapters,
     order,
     tiles,
     rows,
-    most,  # tiles
+    max_tiles,
     SLOTS: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -58,48 +58,48 @@ def _group(
         index = number - before
         is_tile = (index >= 0) & (index < its_tiles)
         tl.store(tiles + number, adapter + number * 0, mask=is_tile)
-        tl.store(tiles + most + number, first + index * TILE, mask=is_tile)
+        tl.store(tiles + max_tiles + number, first + index * TILE, mask=is_tile)
         left = tl.minimum(count - index * TILE, TILE)
-        tl.store(tiles + 2 * most + number, left, mask=is_tile)
+        tl.store(tiles + 2 * max_tiles + number, left, mask=is_tile)
         first += count
         before += its_tiles
-    is_unused = (number >= before) & (number < most)
-    tl.store(tiles + 2 * most + number, number * 0, mask=is_unused)
+    is_unused = (number >= before) & (number < max_tiles)
+    tl.store(tiles + 2 * max_tiles + number, number * 0, mask=is_unused)
 
 
 def group_rows(adapters: torch.Tensor, slots: int) -> Groups:
     """Group rows by the slot of each row's adapter; negative: it has none."""
     rows = adapters.shape[0]
     tile = 16 if rows <= 512 else 64
-    most = min(rows, triton.cdiv(rows, tile) + slots)
+    max_tiles = min(rows, triton.cdiv(rows, tile) + slots)
     order = torch.empty(rows, dtype=torch.int32, device=adapters.device)
-    tiles = torch.empty((3, most), dtype=torch.int32, device=adapters.device)
+    tiles = torch.empty((3, max_tiles), dtype=torch.int32, device=adapters.device)
     _group[(1,)](
         adapters,
         order,
         tiles,
         rows,
-        most,
+        max_tiles,
         SLOTS=slots,
         TILE=tile,
         BLOCK=max(16, triton.next_power_of_2(rows)),
-        TILES_BLOCK=max(16, triton.next_power_of_2(most)),
+        TILES_BLOCK=max(16, triton.next_power_of_2(max_tiles)),
         num_warps=4,
     )
     return Groups(order, tiles, tile)
 
 
-@triton.jit(do_not_specialize=["rows", "most"])
+@triton.jit(do_not_specialize=["rows", "max_tiles"])
 def _shrink(
     x,
     down,
     order,
-    tiles,
-    parts,
+    tiles,  # 3 × max_tiles: the lines of `Groups.tiles`, one after another
+    parts,  # SPLITS × rows (in the order of `order`) × RANKS
     rows,
     inner,
     slot_stride,
-    most,
+    max_tiles,
     RANKS: tl.constexpr,
     RANKS_BLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -108,11 +108,11 @@ def _shrink(
 ):
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    count = tl.load(tiles + 2 * most + tile)
+    count = tl.load(tiles + 2 * max_tiles + tile)
     if count == 0:
         return
     adapter = tl.load(tiles + tile).to(tl.int64)
-    start = tl.load(tiles + most + tile)
+    start = tl.load(tiles + max_tiles + tile)
     member = tl.arange(0, TILE)
     is_here = member < count
     row = tl.load(order + start + member, mask=is_here, other=0).to(tl.int64)
@@ -138,7 +138,7 @@ def _shrink(
     tl.store(parts + at, sums, mask=is_here[:, None] & is_rank[None, :])
 
 
-@triton.jit(do_not_specialize=["rows", "most"])
+@triton.jit(do_not_specialize=["rows", "max_tiles"])
 def _expand(
     parts,
     up,
@@ -148,7 +148,7 @@ def _expand(
     rows,
     width,
     slot_stride,
-    most,
+    max_tiles,
     END_0: tl.constexpr,
     END_1: tl.constexpr,
     RANK: tl.constexpr,
@@ -158,11 +158,11 @@ def _expand(
     BLOCK: tl.constexpr,
 ):
     tile = tl.program_id(0)
-    count = tl.load(tiles + 2 * most + tile)
+    count = tl.load(tiles + 2 * max_tiles + tile)
     if count == 0:
         return
     adapter = tl.load(tiles + tile).to(tl.int64)
-    start = tl.load(tiles + most + tile)
+    start = tl.load(tiles + max_tiles + tile)
     member = tl.arange(0, TILE)
     is_here = member < count
     row = tl.load(order + start + member, mask=is_here, other=0).to(tl.int64)

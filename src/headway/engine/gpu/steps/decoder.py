@@ -97,6 +97,7 @@ class GpuDecoder:
             )
             attended = attend(queries, keys, values).flatten(1)
             x = self._project(number, "out", attended, adapt, layer.out_bias)
+            # Each norm first adds x to `residual`, in place.
             x = rms_norm(x, layer.between, self._epsilon, residual)
             x = silu_and_multiply(self._project(number, "gate_up", x, adapt))
             x = self._project(number, "down", x, adapt)

@@ -12,7 +12,7 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-# By the name of its metadata or of its tensors: what a file of another kind is.
+# Settings that change nothing here: to read them is to accept them.
 _WITHOUT_EFFECT = ("tensor_data_layout", "rope.scaling.finetuned")
 _ORIGINAL_CONTEXTS = [2**power for power in range(4, 24)]
 _LOW, _HIGH = 1.0, 4.0  # Llama 3's, in every model published with its scaling
@@ -22,7 +22,8 @@ _NEAR = 1e-4
 def configuration(
     metadata: Metadata, *, vocabulary: int, rope_factors: np.ndarray | None
 ) -> dict[str, Any]:
-    """Raises ConfigError for what is not computed here."""
+    """What transformers' `config.json` would hold. Checks the settings: raises ConfigError for what
+    is not computed here."""
     kind = metadata.architecture
     _check(metadata, kind)
     heads, hidden = metadata.number("attention.head_count"), metadata.number("embedding_length")

@@ -21,7 +21,7 @@ from headway.errors import HeadwayError, ModelFailed, NotReady
 from headway.model import CANCEL
 from headway.runtime.calling.faults import WorkerLost, ended_out_of_memory, is_out_of_memory
 from headway.runtime.calling.threads import start_thread
-from headway.runtime.jobs.cancelling import BatchCancel
+from headway.runtime.jobs.cancel_token import BatchCancel
 from headway.runtime.workers.process.channel import (
     Channel,
     ProcessMessage,
@@ -53,7 +53,7 @@ class ModelProcess:
         *,
         execute_timeout_s: float | None,
         heartbeat_timeout_s: float,
-        ended: Callable[[], None],  # called once, in the watching thread
+        on_end: Callable[[], None],  # called once, in the watching thread
     ) -> None:
         self.pid = spawned.process.pid
         self.name = spec.name
@@ -70,7 +70,7 @@ class ModelProcess:
         self._stderr_lines: list[str] = []
         self._oom_kills = _oom_kills()
         self._has_ended = threading.Event()
-        self._ended = ended
+        self._on_end = on_end
         self._pidfd = os.pidfd_open(self.pid)
         self._lock = threading.Lock()  # of the pidfd, which is closed at the end
         try:
@@ -268,8 +268,9 @@ class ModelProcess:
         for fd in (self._pidfd, *outputs):
             poller.register(fd, select.POLLIN)
         try:
-            while not self._attend(poller, outputs):
-                pass
+            has_ended = False
+            while not has_ended:
+                has_ended = self._attend(poller, outputs)
             for output in outputs.values():
                 output.finish()
         except Exception:  # noqa: BLE001  logging runs code of the user's; the end must be seen
@@ -286,10 +287,10 @@ class ModelProcess:
         stderr.close()
         self._has_ended.set()
         self._channel.shut_down()
-        self._ended()
+        self._on_end()
 
     def _attend(self, poller: Any, outputs: dict[int, ProcessOutput]) -> bool:
-        """True: the process has ended."""
+        """Look after the process for one tick. Returns whether it has ended."""
         for fd, _ in poller.poll(TICK_S * 1e3):
             if fd == self._pidfd:
                 return True

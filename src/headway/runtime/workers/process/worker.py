@@ -223,7 +223,7 @@ class _Life:
                 self._spec,
                 execute_timeout_s=options.execute_timeout_s,
                 heartbeat_timeout_s=options.heartbeat_timeout_s,
-                ended=lambda: self.inbox.put(_WAKE),
+                on_end=lambda: self.inbox.put(_WAKE),
             )
             self._is_busy = True
             if self.is_stopping:  # a caller that stops it now finds it busy

@@ -1,4 +1,4 @@
-"""Notifies a running model, if it asks for it, that all callers of its batch have left."""
+"""The cancel token of a batch: tells a running model that takes one that all callers have left."""
 
 import inspect
 import math
