@@ -32,6 +32,8 @@ PROMPTS = [
     (*PREFIX, 9, 8, 7),
     (*PREFIX, 9, 8, 6, 5, 4),
     tuple((31 * each + 1) % VOCABULARY for each in range(70)),
+    tuple((17 * each + 3) % VOCABULARY for each in range(33)),
+    tuple((13 * each + 5) % VOCABULARY for each in range(48)),
     PREFIX,
     PREFIX,
 ]
