@@ -33,9 +33,9 @@ from benchmarks.lab import scalers
 from benchmarks.lab.scalers import DEPLOY, HorizontalPodAutoscaler, Readings, Scaler
 from benchmarks.report import Bar, Benchmark, Report
 
-ALPHA_S, BETA_S, ROWS = 0.010, 0.010, 4
+ALPHA_S, BETA_S, ROWS = 0.020, 0.020, 4
 FULL_RPS = ROWS / (ALPHA_S + ROWS * BETA_S)  # of one replica
-SLO_S = 0.25  # five full batches
+SLO_S = 0.5  # five full batches
 MOST = 4
 LOW, HIGH = 0.35, 2.6  # the load, in replicas that can do no more
 _START_S = 60.0
@@ -43,7 +43,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Paced(headway.Model[float, float]):
-    """10 ms, and 10 ms a row."""
+    """20 ms, and 20 ms a row."""
 
     def predict(self, items: list[float]) -> list[float]:
         time.sleep(ALPHA_S + BETA_S * len(items))
@@ -151,6 +151,7 @@ async def play(plan: Plan) -> Run:
         *(f"args[0]=--max-batch-size={ROWS}", "args[1]=--load-port=8003"),
         *("autoscaling.minReplicas=1", f"autoscaling.maxReplicas={MOST}"),
         f"autoscaling.scaleDownDelaySeconds={plan.down_s}",
+        "autoscaling.targetQueueSeconds=0.2",  # two full batches
         "autoscaling.keda.serverAddress=http://prometheus",
     )
     kinds = scalers.rendered(*values, "autoscaling.scaler=hpa")

@@ -146,6 +146,15 @@ def test_the_chart_renders_what_kubernetes_knows(scaler: str, tmp_path: Path) ->
         assert kinds[kind]["spec"]["scaleTargetRef"]["name"] == name
 
 
+def test_targets_may_be_fractions_on_the_command_line(tmp_path: Path) -> None:
+    targets = ("autoscaling.targetQueueSeconds=0.2", "autoscaling.targetLoad=.5")
+    kinds = rendered(tmp_path, *EVERYTHING, "autoscaling.scaler=hpa", *targets)
+    check(tmp_path, [kinds["HorizontalPodAutoscaler"]])
+    metrics = kinds["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    found = {each["external"]["target"]["averageValue"] for each in metrics}
+    assert found == {"0.2", ".5"}
+
+
 def test_the_chart_serves_with_options_that_exist(tmp_path: Path) -> None:
     from headway.cli.main import _parser
     from headway.cli.serve import config_of
@@ -173,6 +182,8 @@ def test_the_chart_ships_the_alarms_and_the_dashboard_themselves(tmp_path: Path)
         (["image.repository=a", "autoscaling.scaler=keda"], "serverAddress is required"),
         (["image.repository=a", "autoscaling.scaler=vpa"], "autoscaling.scaler"),
         (["image.repository=a", "autoscaling.minReplicas=0"], "autoscaling.minReplicas"),
+        (["image.repository=a", "autoscaling.targetLoad=0.0"], "autoscaling.targetLoad"),
+        (["image.repository=a", "autoscaling.targetLoad=much"], "autoscaling.targetLoad"),
         (["image.repository=a", "replica=3"], "replica is not allowed"),
     ],
 )
