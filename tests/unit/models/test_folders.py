@@ -94,6 +94,13 @@ def test_an_encoder_embeds(tmp_path: Path) -> None:
         numpy.testing.assert_allclose(vector, mean, atol=1e-6)  # no file lists a Normalize
 
 
+def test_a_model_that_does_not_say_what_it_computes_is_refused_unless_asked(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path, architectures=None)
+    with pytest.raises(ConfigError, match="no architectures say what the model computes"):
+        build(str(folder), {})
+    assert built(folder, task="embed").outputs == (Tensor("embedding", "float32", (-1, WIDTH)),)
+
+
 @pytest.mark.parametrize("module", ["Normalize", "Dropout"])
 def test_a_model_says_whether_it_scales_its_vectors(tmp_path: Path, module: str) -> None:
     folder = save_modules(tmp_path, "Pooling", module, Pooling={"pooling_mode": "mean"})

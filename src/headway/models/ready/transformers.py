@@ -159,8 +159,13 @@ class _Folder:
         return any(self.settings.get(name) for name in _OF_IMAGES)
 
     def check_head(self) -> None:
-        """Refuse a network that was trained for another task, unless sentence-transformers' files
-        say that it embeds. Raises ConfigError."""
+        """Refuse a network that was trained for another task, or does not say for which, unless
+        sentence-transformers' files say that it embeds. Raises ConfigError."""
+        if not self._kinds and not self.sentences.has_pooling:
+            raise ConfigError(
+                f"{self.config}: no architectures say what the model computes; "
+                "--options task=embed serves it as an encoder"
+            )
         head = next((each for each in self._kinds if _OTHER_HEAD.match(each)), None)
         if head is None or self.sentences.has_pooling:
             return
