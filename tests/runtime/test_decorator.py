@@ -230,7 +230,7 @@ def test_the_threads_of_an_instance_end_with_it() -> None:
         asyncio.run(use())
     assert threads_of("brief"), "the last instance is alive"
     del one
-    for _ in range(100):  # a thread that winds up its last job keeps it for a moment
+    for _ in range(2000):  # a thread that winds up its last job keeps it for a moment
         gc.collect()
         if not threads_of("brief"):
             break
