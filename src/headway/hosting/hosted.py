@@ -197,7 +197,7 @@ class Served(InUse):
         """Set the weights of the keys' tenants; the model's own settings take precedence."""
         self.batcher.weigh({**weights, **self.config.tenants})
 
-    async def close(self, *, drain_s: float = 30.0) -> None:
+    async def close(self, *, drain_s: float | None = 30.0) -> None:
         self._is_ready = False
         await self.batcher.close(drain_s=drain_s)
 

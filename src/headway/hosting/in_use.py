@@ -51,22 +51,22 @@ class InUse:
         if self._left is not None and not self._is_needed:
             self._left.set()
 
-    async def retire(self, *, drain_s: float) -> None:
+    async def retire(self, *, drain_s: float | None) -> None:
         """Close, once all requests that have found it are done. New requests do not find it.
 
         A request that is queued or runs is the model's own to drain. One that comes to the queue
         later (it is being prepared, or has more rows to bring) holds the model meanwhile.
         """
         loop = asyncio.get_running_loop()
-        end_at = loop.time() + drain_s
+        end_at = None if drain_s is None else loop.time() + drain_s
         await self._wait_left(end_at)
-        await self.close(drain_s=max(0.0, end_at - loop.time()))
+        await self.close(drain_s=None if end_at is None else max(0.0, end_at - loop.time()))
 
-    async def close(self, *, drain_s: float = 30.0) -> None:
+    async def close(self, *, drain_s: float | None = 30.0) -> None:
         raise NotImplementedError
 
-    async def _wait_left(self, end_at: float) -> None:
-        """Wait until no caller needs it, or until this time."""
+    async def _wait_left(self, end_at: float | None) -> None:
+        """Wait until no caller needs it, or until this time if there is one."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_at):
                 while self._is_needed:

@@ -300,7 +300,7 @@ async def test_a_retired_model_answers_everyone_who_has_found_it() -> None:
         for each in (served.infer(many, ASK), served.predict(1, ASK), chunks(), later())
     ]
     await asyncio.sleep(0.1)
-    await served.retire(drain_s=60.0)
+    await served.retire(drain_s=None)
     rows, one, streamed, held = await asyncio.gather(*asking)
     assert rows[served.outputs[0].name].tolist() == list(range(10))
     assert (one, streamed, held) == (1, [0, 1, 2], 3)

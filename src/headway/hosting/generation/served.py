@@ -200,9 +200,10 @@ class ServedGenerator(InUse):
         for observer in list(self._observers):
             observer(event)
 
-    async def close(self, *, drain_s: float = 30.0) -> None:
+    async def close(self, *, drain_s: float | None = 30.0) -> None:
         self._is_ready, self._is_closed = False, True
-        await self._wait_left(asyncio.get_running_loop().time() + drain_s)
+        now = asyncio.get_running_loop().time()
+        await self._wait_left(None if drain_s is None else now + drain_s)
         if self._adapter_folder is not None:
             await self._adapter_folder.close()
         if self.language is not None:

@@ -402,7 +402,9 @@ class ModelKeeper:
 
     async def _retire(self, id_: int) -> None:
         served = self._served[id_]
-        if await self._ended(served, served.retire(drain_s=self._drain_s())):
+        # What can still answer has all the time its requests need; a dead version does not.
+        drain_s = None if served.is_ready else self._drain_s()
+        if await self._ended(served, served.retire(drain_s=drain_s)):
             _log.info("%s version %s is unloaded", self.name, served.version)
         del self._served[id_]
         self._life.closed(id_)

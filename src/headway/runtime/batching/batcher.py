@@ -144,9 +144,9 @@ class Batcher(Generic[In, Out]):
         if self._shell.crash is not None:
             raise Closed(f"{self.name} crashed") from self._shell.crash
 
-    async def close(self, *, drain_s: float = 30.0) -> None:
-        """Refuse new calls, finish accepted calls for up to `drain_s`, then answer the remaining
-        ones with `Closed`. Afterwards no caller is left waiting."""
+    async def close(self, *, drain_s: float | None = 30.0) -> None:
+        """Refuse new calls, finish accepted calls for up to `drain_s` seconds (None: however long
+        they take), then answer the rest with `Closed`. Afterwards no caller is left waiting."""
         await self._parts.close(drain_s)
 
     # ---- calling

@@ -46,7 +46,7 @@ class BatchedFunction(Generic[In, Out]):
         """Call it with several values; results in order. (An item may itself be a list.)"""
         return await self.batcher.many(values, **options)
 
-    async def close(self, *, drain_s: float = 30.0) -> None:
+    async def close(self, *, drain_s: float | None = 30.0) -> None:
         """Answer pending calls and release the worker threads. Optional."""
         await self.batcher.close(drain_s=drain_s)
 

@@ -157,7 +157,7 @@ class BatcherParts:
         if team is not None:
             await team.wait_started()
 
-    async def close(self, drain_s: float) -> None:
+    async def close(self, drain_s: float | None) -> None:
         try:
             await self.shell.close(drain_s)
         finally:

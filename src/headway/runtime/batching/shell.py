@@ -339,7 +339,7 @@ class Shell:
 
     # ---- the end
 
-    async def close(self, drain_s: float) -> None:
+    async def close(self, drain_s: float | None) -> None:
         """Refuse new calls, drain, answer the remaining ones with `Closed`, release the workers."""
         drained = asyncio.get_running_loop().create_future()
         with self.lock:

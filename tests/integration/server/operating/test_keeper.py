@@ -473,6 +473,21 @@ async def test_a_model_that_goes_and_comes_back_answers_what_it_had_begun() -> N
 # ---- what changes while it runs
 
 
+async def test_a_version_that_is_replaced_finishes_what_it_was_asked_however_long_that_takes(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, mark=1, takes_s=20.0)
+    settings(tmp_path, warm_up=False, max_batch_size=1)
+    async with keeping(tmp_path, drain_s=30.0) as keeper:
+        asked = [asyncio.create_task(ask(keeper)) for _ in range(4)]
+        await asyncio.sleep(1.0)
+        write(tmp_path, mark=2, takes_s=1.0)
+        await keeper.load("m")
+        assert await ask(keeper) == 2
+        assert await asyncio.gather(*asked) == [1] * 4
+    assert now() >= 80.0
+
+
 async def test_weights_of_tenants_change_in_models_that_are_there(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "m" / "model.toml").write_text("warm_up = false\ntenants = {own = 5.0}")
