@@ -186,19 +186,15 @@ async def _over_http(port: int, tokens: int) -> float:
 
 
 async def _in_process(model: ServedGenerator, tokens: int) -> float:
-    """As a sink of the server has it: a call for each piece."""
+    """As a sink of the server has it: a call for each stream of a step."""
     options = generation_options({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
     began, seen = time.process_time(), 0
     ended, over = asyncio.Semaphore(0), set[Any]()
 
-    def take(pieces: Sequence[Any]) -> bool:
-        nonlocal seen
-        seen += len(pieces)
-        return True
-
     def follow(stream: Any) -> Callable[[], None]:
         def look() -> None:
-            take(stream.take())
+            nonlocal seen
+            seen += len(stream.take())
             if stream.is_at_end() and stream not in over:  # it may be told so more than once
                 over.add(stream)
                 ended.release()
@@ -207,7 +203,7 @@ async def _in_process(model: ServedGenerator, tokens: int) -> float:
 
     for _ in range(STREAMS):
         stream = await model.open_stream(Generation(((1, 2, 3),), options), Ask())
-        stream.attach(follow(stream), take)
+        stream.attach(follow(stream))
     for _ in range(STREAMS):
         await ended.acquire()
     assert seen >= STREAMS * tokens, seen

@@ -15,7 +15,7 @@ from headway.runtime.driving.streams import (
     MAX_BACKLOG,
     MAX_BACKLOG_BYTES,
     StreamCall,
-    deliver_step,
+    wake_all,
 )
 from headway.testing import now
 
@@ -485,7 +485,8 @@ async def test_readers_of_much_are_told_a_few_in_a_turn(size: int, a_turn: int) 
     calls = [StreamCall(number, None, loop) for number in range(8)]
     for number, call in enumerate(calls):
         call.reader = lambda number=number: told.append(number)  # type: ignore[misc]
-    deliver_step((call, "a" * size) for call in calls)
+    assert all(call.put("a" * size) for call in calls)
+    wake_all(calls)
     for turn in range(8 // a_turn + 1):
         assert told == list(range(min(8, a_turn * (turn + 1))))
         await asyncio.sleep(0)
@@ -495,8 +496,8 @@ async def test_readers_of_much_are_told_a_few_in_a_turn(size: int, a_turn: int) 
 async def test_a_backlog_is_taken_in_parts() -> None:
     call = StreamCall(1, None, asyncio.get_running_loop())
     chunks = ["a" * 100, "b" * AT_ONCE_BYTES, "c", "d"]
-    deliver_step((call, chunk) for chunk in chunks)
+    assert all(call.put(chunk) for chunk in chunks)
     assert call.take(AT_ONCE_BYTES) == chunks[:2]
-    assert call.has_chunks()
+    assert not call.is_waiting()
     assert call.take(AT_ONCE_BYTES) == chunks[2:]
-    assert not call.has_chunks()
+    assert call.is_waiting()

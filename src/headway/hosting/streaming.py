@@ -23,7 +23,7 @@ class ServedStream:
         self._started = 0.0
         self._held: AbstractContextManager[None] | None = None
         self.take: Callable[..., list[Any]] = _nothing  # as OpenStream's
-        self.has_chunks: Callable[[], bool] = bool
+        self.is_waiting: Callable[[], bool] = bool
 
     def __aiter__(self) -> Self:
         return self
@@ -47,7 +47,7 @@ class ServedStream:
         self._held = self._host.held()
         self._held.__enter__()
         chunks = await self._host.open_stream(*self._asked)
-        self.take, self.has_chunks = chunks.take, chunks.has_chunks
+        self.take, self.is_waiting = chunks.take, chunks.is_waiting
         return chunks
 
     def attach(self, reader: Callable[[], None] | None) -> None:

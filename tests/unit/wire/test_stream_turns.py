@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from headway.model import END
-from headway.runtime.driving.streams import AT_ONCE_BYTES, StreamCall, deliver_step
+from headway.runtime.driving.streams import AT_ONCE_BYTES, StreamCall, wake_all
 from headway.server.service.event_stream import ToSink
 
 
@@ -29,7 +29,8 @@ async def test_a_large_backlog_is_written_in_several_turns() -> None:
     """Four megabytes that had waited for a slow client were encoded in one go."""
     stream: Any = StreamCall(1, None, asyncio.get_running_loop())
     large = [chr(ord("a") + number) * (AT_ONCE_BYTES + 1) for number in range(4)]
-    deliver_step((stream, chunk) for chunk in [*large, "x", "y", END])
+    for chunk in [*large, "x", "y", END]:
+        stream.put(chunk)
     sink = Sink()
     pumping = ToSink(stream, str.encode, sink)
     pumping.advance()
@@ -45,7 +46,11 @@ async def test_a_step_that_comes_between_two_turns_is_not_lost() -> None:
     sink = Sink()
     pumping = ToSink(stream, str.encode, sink)
     stream.reader = pumping.advance
-    deliver_step((stream, chunk) for chunk in ["a" * (AT_ONCE_BYTES + 1), "b"])
-    deliver_step([(stream, "c"), (stream, END)])
+    for chunk in ["a" * (AT_ONCE_BYTES + 1), "b"]:
+        stream.put(chunk)
+    wake_all([stream])
+    for chunk in ["c", END]:
+        stream.put(chunk)
+    wake_all([stream])
     await asyncio.wait_for(pumping.done, 10)
     assert b"".join(sink.written)[AT_ONCE_BYTES:] == b"abc"

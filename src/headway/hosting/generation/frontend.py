@@ -28,7 +28,7 @@ from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
 from headway.observe.history import ModelHistory
-from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
+from headway.runtime.driving.streams import OpenStream, StreamCall, wake_all
 from headway.runtime.generation.adapter_book import AdapterBook, Answer
 from headway.runtime.generation.loop import PlainTokens, SequenceOutput, parted
 
@@ -187,20 +187,20 @@ class Front:
         if outputs:
             company += sum(each.token is not None for each in outputs)
         self._recorder.step(company, now)
-        queued: list[tuple[StreamCall, Any]] = []
-        self._write(plain, company, now, queued)
+        news: list[StreamCall] = []  # those with something new for their readers
+        self._write(plain, company, now, news)
         for output in outputs:
             answer = self._answers.get(output.sequence)
             if answer is not None:
-                self._take(answer, output, company, now, queued)
+                self._take(answer, output, company, now, news)
             elif self._left:
                 self._settle_left(output)
-        if queued:
-            self._hand_over(queued)
+        wake_all(news)
+        for call in [call for call in news if call.has_ended]:
+            if call in self._requests:  # failed, or its reader is too slow
+                self._withdraw(call)
 
-    def _write(
-        self, plain: PlainTokens, company: int, now: float, queued: list[tuple[StreamCall, Any]]
-    ) -> None:
+    def _write(self, plain: PlainTokens, company: int, now: float, news: list[StreamCall]) -> None:
         """The hot path: all tokens but an answer's first and last."""
         answers = self._answers
         gaps: dict[float, int] = {}  # how many tokens came, by the time of the token before
@@ -211,7 +211,7 @@ class Front:
             since = answer.since
             text = answer.detokenizer.known.get(token)
             if since is None or not text:  # its first; or its text needs more than a look
-                self._take(answer, SequenceOutput(sequence, token), company, now, queued)
+                self._take(answer, SequenceOutput(sequence, token), company, now, news)
                 continue
             gaps[since] = gaps.get(since, 0) + 1
             answer.since = now
@@ -219,8 +219,10 @@ class Front:
             if answer.batches is not None:
                 answer.batches.append(company)
             call = answer.call
-            piece = _new_piece((answer.index, text, token, None, None, None, None, None))
-            queued.append((call, piece))
+            if not call.has_ended:
+                piece = _new_piece((answer.index, text, token, None, None, None, None, None))
+                call.put_chunk(piece)
+                news.append(call)
         for since, count in gaps.items():
             self._recorder.between_tokens.add(now - since, count)
 
@@ -230,7 +232,7 @@ class Front:
         output: SequenceOutput,
         company: int,
         now: float,
-        queued: list[tuple[StreamCall, Any]],
+        news: list[StreamCall],
     ) -> None:
         """Handle any output of an answer."""
         entry: AnswerPiece | HeadwayError | None
@@ -240,13 +242,13 @@ class Front:
             entry = self._failed(answer, failure)
         if answer.is_to_cancel:
             self._stop(answer, output.sequence)
-        if entry is not None:
-            queued.append((answer.call, entry))
+        if answer.call.put(entry):
+            news.append(answer.call)
         if answer.is_over and self._history is not None:
             code = entry.code if isinstance(entry, HeadwayError) else entry and entry.finish_reason
             answer.tell(self._history, output, code or "")
-        if answer.is_over and self._end(output.sequence, answer):
-            queued.append((answer.call, END))
+        if answer.is_over and self._end(output.sequence, answer) and answer.call.put(END):
+            news.append(answer.call)
 
     def _settle_left(self, output: SequenceOutput) -> None:
         if output.finished is not None or output.error is not None:
@@ -254,12 +256,6 @@ class Front:
             if answer is not None:
                 answer.note_computed(output)
                 answer.settle()
-
-    def _hand_over(self, step: list[tuple[StreamCall, Any]]) -> None:
-        deliver_step(step)
-        for call in [call for call, _ in step if call.has_ended]:
-            if call in self._requests:  # failed, or its reader is too slow
-                self._withdraw(call)
 
     def _failed(self, answer: "_Answer", error: Exception) -> HeadwayError:
         if isinstance(error, HeadwayError):

@@ -391,7 +391,7 @@ class _Texts(OpenStream):
         self._pieces = pieces
         self._story = story
         self.take = self._take
-        self.has_chunks = pieces.has_chunks
+        self.is_waiting = pieces.is_waiting
         self.is_at_end = pieces.is_at_end
 
     async def __anext__(self) -> Any:

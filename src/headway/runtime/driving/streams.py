@@ -7,7 +7,7 @@ readers' event loop is notified once, and wakes each reader once.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from headway.errors import Shed
@@ -71,10 +71,11 @@ class StreamCall:
         if entry is END or is_error(entry):
             self._end(None if entry is END else readable(entry))
         else:
-            self._push(entry, bytes_of(entry))
+            self.put_chunk(entry, bytes_of(entry))
         return True
 
-    def _push(self, chunk: Any, size: int) -> None:
+    def put_chunk(self, chunk: Any, size: int = _OTHER_BYTES) -> None:
+        """`put` for a chunk of a stream that is not done."""
         if waiting := len(self._chunks):  # one may be larger
             unread_bytes = self._pushed_bytes - self._taken_bytes
             if waiting >= MAX_BACKLOG or unread_bytes + size > MAX_BACKLOG_BYTES:
@@ -133,8 +134,9 @@ class StreamCall:
             self._taken_bytes += bytes_of(chunk)
         return taken
 
-    def has_chunks(self) -> bool:
-        return bool(self._chunks)
+    def is_waiting(self) -> bool:
+        """Has everything been read, and may more come?"""
+        return not self._chunks and not self.has_ended
 
     def is_at_end(self) -> bool:
         """Has everything been read? Raises the stream's error."""
@@ -162,7 +164,7 @@ class StreamCall:
 class OpenStream:
     """The reader's side of a stream: an async iterator, or, attached, chunks without a task."""
 
-    __slots__ = ("_call", "_deadline", "_withdraw", "has_chunks", "is_at_end", "take")
+    __slots__ = ("_call", "_deadline", "_withdraw", "is_at_end", "is_waiting", "take")
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class OpenStream:
         self._withdraw = withdraw
         self._deadline = deadline
         self.take = call.take
-        self.has_chunks = call.has_chunks
+        self.is_waiting = call.is_waiting
         self.is_at_end = call.is_at_end
 
     def __aiter__(self) -> Self:
@@ -235,17 +237,7 @@ class StepQueue:
 
     def _wake(self, calls: list[StreamCall]) -> None:
         self._told.discard(calls[0].loop)  # before it looks: what comes later is told again
-        wake_all([call for call in calls if call.has_chunks() or call.has_ended])
-
-
-def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
-    """Put entries of streams that are not one batch. From any thread."""
-    calls_by_loop: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
-    for call, entry in step:
-        if call.put(entry):
-            calls_by_loop.setdefault(call.loop, []).append(call)
-    for loop, calls in calls_by_loop.items():
-        _wake_in(loop, calls, wake_all)
+        wake_all([call for call in calls if not call.is_waiting()])
 
 
 def _wake_in(

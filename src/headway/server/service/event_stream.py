@@ -11,7 +11,7 @@ from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
 from headway.runtime.calling.threads import awaitable
 from headway.runtime.driving.streams import AT_ONCE_BYTES
-from headway.wire.messages import Sink
+from headway.wire.messages import Out, Sink
 
 EventOf: TypeAlias = Callable[[Any], bytes]  # of a chunk; empty: nothing is written
 
@@ -95,11 +95,16 @@ class Pumping:
     """Takes the chunks that have come, whenever some do, until the end. No task has a turn for
     it."""
 
-    __slots__ = ("_stream", "_take", "done")
+    __slots__ = ("_is_held_up", "_out", "_stream", "_take", "done")
 
-    def __init__(self, stream: ServedStream, take: Callable[[list[Any]], object]) -> None:
+    def __init__(
+        self, stream: ServedStream, take: Callable[[list[Any]], object], out: Out | None = None
+    ) -> None:
+        """`out`: chunks are taken as long as it has room."""
         self._stream = stream
         self._take = take
+        self._out = out
+        self._is_held_up = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
@@ -112,42 +117,44 @@ class Pumping:
             self._stream.attach(None)
 
     def advance(self) -> None:
+        out, stream = self._out, self._stream
+        if out is not None and out.writable is not None:
+            self._hold_up(out.writable)
+            return
         if self.done.done():
             return
         try:
-            self._take(self._stream.take(AT_ONCE_BYTES))
-            if self._stream.is_at_end():
+            self._take(stream.take(AT_ONCE_BYTES))
+            if stream.is_waiting():  # the hot path: a token of many
+                return
+            if stream.is_at_end():
                 self.done.set_result(None)
-            elif self._stream.has_chunks():  # more than one turn may take: others go first
+            else:  # more than one turn may take: others go first
                 self.done.get_loop().call_soon(self.advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
             if not self.done.done():  # else it was cancelled: the client has left
                 self.done.set_exception(awaitable(error))
 
-
-class ToSink(Pumping):
-    """Writes the chunks as events, as long as the sink has room."""
-
-    __slots__ = ("_event_of", "_is_held_up", "_out", "_sink")
-
-    def __init__(self, stream: ServedStream, event_of: EventOf, sink: Sink) -> None:
-        super().__init__(stream, self._write)
-        self._event_of = event_of
-        self._sink = sink
-        self._out = sink.out
-        self._is_held_up = False
-
-    def advance(self) -> None:
-        writable = self._out.writable
-        if writable is None:
-            super().advance()
-        elif not self._is_held_up:  # the client reads too slowly: chunks wait, up to a limit
+    def _hold_up(self, writable: "asyncio.Future[None]") -> None:
+        """The client reads too slowly: chunks wait, up to a limit."""
+        if not self._is_held_up:
             self._is_held_up = True
             writable.add_done_callback(self._go_on)
 
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
         self.advance()
+
+
+class ToSink(Pumping):
+    """Writes the chunks as events, as long as the sink has room."""
+
+    __slots__ = ("_event_of", "_sink")
+
+    def __init__(self, stream: ServedStream, event_of: EventOf, sink: Sink) -> None:
+        super().__init__(stream, self._write, sink.out)
+        self._event_of = event_of
+        self._sink = sink
 
     def _write(self, chunks: Sequence[Any]) -> None:
         event_of = self._event_of

@@ -11,7 +11,7 @@ from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import Ask
 from headway.hosting.streaming import ServedStream
 from headway.model import END
-from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
+from headway.runtime.driving.streams import OpenStream, StreamCall, wake_all
 from headway.server.service.event_stream import Events
 
 
@@ -62,7 +62,8 @@ class Host:
 
     def step(self, chunk: Any) -> None:
         """As a model in the reader's own loop hands over."""
-        deliver_step([(self.call, chunk)])
+        if self.call.put(chunk):
+            wake_all([self.call])
 
 
 def event_of(chunk: Any) -> bytes:
@@ -101,7 +102,7 @@ async def test_a_chunk_is_written_before_the_step_returns() -> None:
 async def test_no_chunk_passes_one_that_waits_in_the_queue() -> None:
     """Its reader is told in a later turn; the sink has room all the time."""
     host, connection, task = await begun()
-    deliver_step([(host.call, "a")])
+    host.call.put("a")
     host.step("b")
     host.step(END)
     await task
