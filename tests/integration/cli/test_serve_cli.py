@@ -298,7 +298,7 @@ def test_a_full_disk_under_its_output_stops_no_server(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        with command(tmp_path, "shouting:Shout", "--port", port) as process:
+        with command(tmp_path, "shouting:Shout", "--port", port, "--grpc-port", "-1") as process:
             _, error = process.communicate(timeout=30)
     assert process.returncode == 2
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use; --port" in error
@@ -306,7 +306,9 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
 
 
 def test_a_host_that_is_no_name_is_one_line_too(tmp_path: Path) -> None:
-    with command(tmp_path, "shouting:Shout", "--host", "a..b", "--port", "0") as process:
+    with command(
+        tmp_path, "shouting:Shout", "--host", "a..b", "--port", "0", "--grpc-port", "-1"
+    ) as process:
         _, error = process.communicate(timeout=30)
     assert process.returncode == 2
     assert "cannot listen on a..b:0: " in error
@@ -314,7 +316,7 @@ def test_a_host_that_is_no_name_is_one_line_too(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_set_up_is_named(tmp_path: Path) -> None:
-    with command(tmp_path, "shouting:Broken", "--port", "0") as process:
+    with command(tmp_path, "shouting:Broken", "--port", "0", "--grpc-port", "-1") as process:
         _, error = process.communicate(timeout=30)
     assert process.returncode == 2
     assert "model 'broken': no weights here" in error

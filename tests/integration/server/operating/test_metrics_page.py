@@ -315,7 +315,7 @@ def test_the_load_comes_with_an_answer_in_the_form_that_is_asked_for(
     form, _, figures = (told(**{"endpoint-load-metrics-format": "JSON"}) or "").partition(" ")
     assert form == "JSON"
     named = json.loads(figures)["named_metrics"]
-    assert named["queued_requests"] == 0
+    assert named["queued_requests"] in (0, 1)  # as read up to 10 ms ago: maybe this very request
     assert named["batch_seconds"] > 0
     assert named["batch_rows"] >= 1
 
