@@ -23,7 +23,7 @@ from headway.core.batching import scheduler
 
 ROOT = Path(__file__).parents[1]
 MOST = 1.05  # times the CPU time of the older commit
-Turn = Callable[[Running, float], float]  # loads the server for so many seconds; requests done
+Turn = Callable[[Running, float], float]  # server, seconds -> answered requests
 
 
 def _closed(connections: int) -> Turn:

@@ -1,4 +1,4 @@
-"""What one decision costs, with so many items waiting; and memory over millions of items.
+"""What one decision costs, by the number of waiting items; and memory over millions of items.
 
 `python -m benchmarks decisions`, or single columns and rows of the table:
 `python -m benchmarks.decisions "sizes, tenants" --waiting 1000`.
@@ -141,7 +141,7 @@ def _table(columns: Sequence[str], waiting: Sequence[int], rounds: int) -> Repor
             asked = f"≤ {MOST_US[each]} µs at {each:,} items, {kind}"
             bars.append(Bar(asked, measured, us <= MOST_US[each]))
     return Report(
-        "8. One submit / one decision that starts nothing / one that starts a batch (of so many "
+        "8. One submit / one decision that starts nothing / one that starts a batch (and its "
         "items), in µs, by the number of items waiting",
         ["items waiting", *columns],
         [[f"{each:,}", *(cells[each, name] for name in columns)] for each in waiting],

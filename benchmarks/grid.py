@@ -5,7 +5,7 @@ fixed settings make of a point does not depend on the scheduler, and is kept on 
 takes half the time. An interrupted run goes on where it was, as long as the scheduler is the same.
 
 `python -m benchmarks grid --seeds 3 --write` makes the published table: 1,734 runs on two cores.
-Beside it stands what an older commit made of the same points, from `grid_before.json`, which
+Beside it are an older commit's figures for the same points, from `grid_before.json`, which
 `python -m benchmarks.grid FILE NAME` writes where that commit's `core/` is on the path.
 """
 

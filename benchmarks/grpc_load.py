@@ -45,7 +45,7 @@ async def _rate(port: int, path: str, message: bytes, seconds: float, in_flight:
 
 
 class _Client(asyncio.Protocol):
-    """Keeps so many calls in flight, until it is aborted."""
+    """Keeps calls in flight, until it is aborted."""
 
     def __init__(self, path: str, message: bytes, in_flight: int) -> None:
         self.done = 0

@@ -1,6 +1,6 @@
 """A pool under an SLO: the highest Poisson rate of which 99 % are in time.
 
-Beside `auto` stands what deferral makes (Symphony, arXiv 2308.07470: a batch leaves at the last
+Beside `auto` are the figures of deferral (Symphony, arXiv 2308.07470: a batch leaves at the last
 moment at which one row more would still be in time), and what a window makes, each with the batch
 size and the slack that suit just this rate best. None of them reaches the bound for staggered
 workers, which is for evenly spaced arrivals. Virtual time.

@@ -27,7 +27,7 @@ class Report:
     rows: Sequence[Sequence[object]]
     bars: Sequence[Bar]
     notes: Sequence[str] = field(default_factory=list)
-    kept: int | None = None  # RESULTS.md keeps so many rows, the first ones; None: all
+    kept: int | None = None  # RESULTS.md keeps this many rows, the first ones; None: all
 
     def to_markdown(self, most: int | None = None) -> str:
         lines = [f"### {self.title}", "", _line(self.header), _line(["---"] * len(self.header))]

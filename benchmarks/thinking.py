@@ -3,7 +3,7 @@
     python -m benchmarks.thinking [COMMIT]
 
 Think times are lognormal (σ 1) or constant, or a third of the traffic is open: it comes from
-so many callers, who think so long, that their requests are Poisson. Virtual time; same callers.
+callers that are many and think for long, so their requests are Poisson. Virtual time; same callers.
 """
 
 import argparse

@@ -80,7 +80,7 @@ class World:
     clients: Clients | None = None  # instead of arrivals
     noise: Noise = STEADY
     speeds: tuple[float, ...] = (1.0,)
-    drift: float = 1.0  # from the middle of the run on, batches take so many times as long
+    drift: float = 1.0  # from the middle of the run on, batches take this many times as long
     slo: float = 0.0  # in full batches; 0: none
     trace: Path | None = None
 

@@ -1,9 +1,9 @@
-"""Honest clients, each of which asks again and again and notes how long it took.
+"""Honest clients: each sends one request after the other and notes how long it took.
 
     python -m benchmarks.attacks.asking PORT GRPC_PORT KEY [PREFIX]
 
-answers every line that it reads with JSON. A number: the figures since the last time, once there
-are so many requests of each kind. `start over`: what was until now does not count.
+answers every line that it reads with JSON. A number: the figures since the last time, once each
+kind of request has that many. `start over`: earlier requests do not count.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Attacks on a language model: prompts and wishes that cost more to look at than to send, and
+"""Attacks on a language model: prompts and options that cost more to look at than to send, and
 streams that are begun to be left."""
 
 import contextlib
@@ -14,9 +14,9 @@ _CHAT = "/v1/chat/completions"
 _STREAMS = 40  # of one client at a time; the server takes 64 connections of it
 
 
-def _body(target: Target, content: str, **wishes: object) -> bytes:
+def _body(target: Target, content: str, **options: object) -> bytes:
     messages = [{"role": "user", "content": content}]
-    return json.dumps({"model": target.chat_model, "messages": messages, **wishes}).encode()
+    return json.dumps({"model": target.chat_model, "messages": messages, **options}).encode()
 
 
 def long_prompts(target: Target) -> Outcome:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from benchmarks.attacks.peer import INFER, STREAM, Told, peers
 from benchmarks.attacks.scene import MIB, Attack, Outcome, Target
 from headway.wire.http2 import frames
+from headway.wire.varint import varint
 
 _GZIP = ("grpc-encoding", "gzip")
 _EMPTY_INPUT = b"\x2a\0"  # two bytes, and a message of a hundred
@@ -68,20 +69,11 @@ def packed_stream(target: Target) -> Outcome:
 def typed_numbers(target: Target) -> Outcome:
     """A million numbers of a byte, of which eight are made."""
     numbers = bytes(MIB - 1000)
-    contents = b"\x1a" + _varint(len(numbers)) + numbers  # int64_contents
-    tensor = b"\x0a\x01x\x2a" + _varint(len(contents)) + contents
-    message = b"\x0a\x05shout\x2a" + _varint(len(tensor)) + tensor
+    contents = b"\x1a" + varint(len(numbers)) + numbers  # int64_contents
+    tensor = b"\x0a\x01x\x2a" + varint(len(contents)) + contents
+    message = b"\x0a\x05shout\x2a" + varint(len(tensor)) + tensor
     data = b"\0" + len(message).to_bytes(4, "big") + message
     return _sent(target, "a million typed numbers", INFER, data)
-
-
-def _varint(size: int) -> bytes:
-    out = bytearray()
-    while size >= 128:
-        out.append(size & 127 | 128)
-        size >>= 7
-    out.append(size)
-    return bytes(out)
 
 
 def large_calls(target: Target) -> Outcome:

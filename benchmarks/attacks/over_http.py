@@ -168,8 +168,8 @@ def connection_flood(target: Target) -> Outcome:
         connections = [opened.enter_context(target.connect()) for _ in range(300)]
         heard = [_heard(each) for each in connections[64:]]
     told, later, reset = (heard.count(each) for each in (503, None, "reset"))
-    # Where it takes longer than `header_timeout_s` to open them all, the first have left their
-    # places by then: others are held there, and hung up on likewise when they say nothing.
+    # If opening them all takes longer than `header_timeout_s`, the first have been cut by then:
+    # later ones take their places, and are cut in turn when they say nothing.
     return Outcome(
         "300 connections from one address, 64 are allowed",
         f"64 held, {told} told 503, {later} held after the first had gone, {reset} cut; served "

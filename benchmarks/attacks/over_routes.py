@@ -88,14 +88,14 @@ def chats(target: Target) -> Outcome:
     deep: dict[str, object] = {"type": "string"}
     for _ in range(200):
         deep = {"type": "object", "properties": {"a": deep}}
-    wishes: list[dict[str, object]] = [
+    options: list[dict[str, object]] = [
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": deep}}},
         {"logit_bias": {str(number): 1 for number in range(50_000)}},
         {"tools": [{"type": "function", "function": {"name": f"f{n}"}} for n in range(10_000)]},
         {"stop": ["a" * 10] * 50_000},
         {"guided_regex": "(a+)+" * 10_000},
     ]
-    bodies = [{"model": target.chat_model, "messages": say, **wish} for wish in wishes]
+    bodies = [{"model": target.chat_model, "messages": say, **option} for option in options]
     bodies.append({"model": target.chat_model, "messages": say * 20_000, "n": 100})
     asks = [(_CHAT, json.dumps(body).encode()) for body in bodies]
     return _sent(

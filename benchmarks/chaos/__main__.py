@@ -13,7 +13,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="decides requests and faults")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
-    parser.add_argument("--soak", type=float, help="so many seconds: does anything grow?")
+    parser.add_argument("--soak", type=float, help="run for this many seconds: does anything grow?")
     parser.add_argument("--log", type=Path, help="keep the server's log in this file")
     arguments = parser.parse_args()
     seconds = arguments.soak or arguments.seconds

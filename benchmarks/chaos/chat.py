@@ -91,8 +91,8 @@ class Chaos:
 
     def _body(self, word: str, **fields: Any) -> dict[str, Any]:
         messages = [{"role": "user", "content": f"Tell me about {word}, please."}]
-        wishes = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
-        return {"model": "chat", "messages": messages, **wishes, **fields}
+        options = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+        return {"model": "chat", "messages": messages, **options, **fields}
 
     async def _answer(self, word: str) -> str:
         answer = await self._client.post("/v1/chat/completions", json=self._body(word))

@@ -45,7 +45,7 @@ class Request:
     content: bytes  # a text, or the rows of `vectors`
     digests: tuple[str, ...]  # one for each row
     leaves_after_s: float | None = None  # the client goes then, …
-    leaves_after_chunks: int | None = None  # … or after so many chunks of a stream
+    leaves_after_chunks: int | None = None  # … or after this many chunks of a stream
 
     @property
     def is_healthy(self) -> bool:

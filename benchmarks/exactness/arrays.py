@@ -175,7 +175,7 @@ def _onnx(
             for name, array in value.items()
         }
         rows = len(next(iter(texts.values())))
-        missing = max([*model.batch_sizes, rows]) - rows  # it runs at so many only
+        missing = max([*model.batch_sizes, rows]) - rows  # it runs at its batch sizes only
         full = {n: numpy.concatenate([x, *[x[-1:]] * missing]) for n, x in texts.items()}
         return {"y": session.run(["y"], full)[0][:rows]}
 
@@ -197,7 +197,7 @@ def _softmax_by_all(g: _Graph) -> str:
 
 
 def _room_for_eight(g: _Graph) -> str:
-    """As experts have it that take so many rows each, and drop the others."""
+    """Like experts that take eight rows each, and drop the others."""
     count = g.node("Gather", g.node("Shape", "x"), g.constant(numpy.array(0)))
     places = g.node("Range", g.constant(numpy.array(0)), count, g.constant(numpy.array(1)))
     kept = g.node("Cast", g.node("Less", places, g.constant(numpy.array(8))), to=1)

@@ -122,7 +122,7 @@ def planning(quick: bool) -> Report:
 
 
 def _busy(waiting: int, seed: int) -> tuple[Scheduler, Run]:
-    """A scheduler whose only worker is busy, and so many items that wait."""
+    """A scheduler whose only worker is busy, and items that wait."""
     rng = np.random.default_rng(seed)
     scheduler = Scheduler(Policy(max_batch_cost=MAX_COST), _TABLE)
     for size in _SIZES:  # every curve is drawn once, at the start of a server's life

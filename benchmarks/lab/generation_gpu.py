@@ -76,7 +76,7 @@ def decode(name: str) -> Report:
 
 
 def _step_s(runner: GpuRunner, count: int, rounds: int = 3) -> float:
-    """The best of so many runs of 128 steps, each handed over before the last has ended."""
+    """The best of `rounds` runs of 128 steps, each handed over before the last has ended."""
     per_sequence = -(-(CONTEXT + STEPS) // BLOCK)
     # As if their prompts had been computed; blocks lie anywhere, as in a cache that is in use.
     blocks = torch.randperm(runner.limits.blocks, dtype=torch.int32)[: count * per_sequence]

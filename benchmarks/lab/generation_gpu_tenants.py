@@ -49,7 +49,7 @@ _SERVED: dict[str, Any] = {
 def _runner(
     decoder: GpuDecoder, config: dict[str, Any], limits: EngineLimits, count: int
 ) -> GpuRunner:
-    """With so many adapters registered, as they come from a folder: in pinned memory."""
+    """With `count` adapters registered, as they come from a folder: in pinned memory."""
     placed = DeviceAdapters(
         LlamaSpec.of(config),
         slots=SLOTS,

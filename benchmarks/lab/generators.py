@@ -1,9 +1,9 @@
 """`headway bench` beside other load generators: the same server, the same load, in turns.
 
-perf_analyzer is found on the path or by PERF_ANALYZER, AIPerf likewise by AIPERF; those that are
-not there are left out. perf_analyzer's package on PyPI is empty; the wheel of tritonclient 2.41.1
-for Linux has the program (it needs libb64 and libcudart). TOKENIZER_FOLDER is a folder with a
-tokenizer, where there is no network: AIPerf counts tokens itself.
+perf_analyzer is looked for on the path or at PERF_ANALYZER, AIPerf on the path or at AIPERF; one
+that is not found is left out. perf_analyzer's package on PyPI is empty; the wheel of tritonclient
+2.41.1 for Linux has the program (it needs libb64 and libcudart). TOKENIZER_FOLDER is a folder with
+a tokenizer, where there is no network: AIPerf counts tokens itself.
 """
 
 import csv

@@ -91,7 +91,7 @@ def _measure(
         [f"{dtype}, one at a time", f"{alone:,.0f}", 1, "0.0%", ""],
         [f"{dtype}, offline, sorted by length", f"{offline[best]:,.0f}", best, "", ""],
         _row(f"{dtype}, in process, workers: {WORKERS[dtype]}", inside),
-        _row(f"{dtype}, over HTTP, {ROWS} rows a request, likewise", over_http),
+        _row(f"{dtype}, over HTTP, {ROWS} rows a request, same workers", over_http),
     ]
     sizes = ", ".join(f"{size}: {rate:,.0f}" for size, rate in offline.items())
     notes.append(f"{dtype}: offline by rows a batch: {sizes}")

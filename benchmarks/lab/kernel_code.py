@@ -1,7 +1,7 @@
 """Do two commits launch the same machine code on an H200? `python -m benchmarks.lab.kernel_code OLD
 [NEW]`; without NEW, the files as they are. It needs Triton and torch, no GPU.
 
-A figure that was measured with earlier kernels stands for later ones where both compile to the same
+A figure that was measured with earlier kernels holds for later ones where both compile to the same
 instructions. Launches are those of NEW's runner in both cases; only `gpu/kernels` is OLD's.
 """
 

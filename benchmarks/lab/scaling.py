@@ -378,7 +378,7 @@ class _Fleet:
         await asyncio.gather(*self._ending, *self._starting, return_exceptions=True)
 
 
-# ---- what stands around
+# ---- Redis, HAProxy and the like
 
 
 def _free_port() -> int:

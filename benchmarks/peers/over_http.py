@@ -53,14 +53,14 @@ class Clients:
                 assert b'"completion_tokens":%d,' % chat.out in seen, bytes(seen[:300])
 
     def _ask(self, chat: Chat) -> socket.socket:
-        wishes: dict[str, Any] = {
+        options: dict[str, Any] = {
             "max_tokens": chat.out,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
         }
-        wishes["stream_options"] = {"include_usage": True}
-        body = json.dumps({"model": self._model, "prompt": chat.prompt, **wishes}).encode()
+        options["stream_options"] = {"include_usage": True}
+        body = json.dumps({"model": self._model, "prompt": chat.prompt, **options}).encode()
         head = (
             "POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
             "Content-Type: application/json\r\n"

@@ -1,7 +1,7 @@
 """Runs every party in turn, and sets their tokens a second beside each other.
 
 A peer's Python is named by an environment variable: BENCH_VLLM_PYTHON, and BENCH_LLAMA_CPP_PYTHON
-with the model's file in BENCH_GGUF. A peer without one stands in the table as not installed.
+with the model's file in BENCH_GGUF. A peer without one is listed as not installed.
 """
 
 import json

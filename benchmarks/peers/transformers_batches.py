@@ -21,10 +21,10 @@ def continuous(model: Any, load: Load) -> None:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     longest = max(chat.out for chat in load.chats)
-    wishes = GenerationConfig(max_new_tokens=longest, do_sample=False, eos_token_id=-1)
+    options = GenerationConfig(max_new_tokens=longest, do_sample=False, eos_token_id=-1)
     sizes = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=512)
     with model.continuous_batching_context_manager(
-        generation_config=wishes, continuous_batching_config=sizes, timeout=5
+        generation_config=options, continuous_batching_config=sizes, timeout=5
     ) as manager:
         for chat in load.chats:
             manager.add_request(chat.prompt, max_new_tokens=chat.out, eos_token_id=-1)

@@ -34,12 +34,12 @@ def main() -> None:
     )
 
     def run(load: Load) -> None:
-        wishes = [
+        options = [
             SamplingParams(temperature=0, max_tokens=chat.out, ignore_eos=True, detokenize=False)
             for chat in load.chats
         ]
         prompts = [{"prompt_token_ids": chat.prompt} for chat in load.chats]
-        model.generate(prompts, wishes, use_tqdm=False)
+        model.generate(prompts, options, use_tqdm=False)
 
     measure("vLLM", run, rounds=arguments.rounds)
 

@@ -205,7 +205,7 @@ class TensorModel:
 
 
 class BatchesOnRequest:
-    """A model whose `predict` takes a batch only where batches were asked for, as LitServe's."""
+    """A model that gets batches only if its user sets a batch size, as in LitServe."""
 
     def expect_batches(self, rows: int) -> None:
         """A flag or a file has set the batch size."""

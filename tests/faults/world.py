@@ -42,7 +42,7 @@ def digest(value: Value) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
-class Wishes(NamedTuple):
+class AskOptions(NamedTuple):
     how: str  # submit, stream, direct
     priority: Any
     deadline_ms: float | None
@@ -132,7 +132,7 @@ class World:
         while loop.time() < end:
             await asyncio.sleep(self.random.expovariate(self.rate * self.load))
             for _ in range(self.random.choice([1, 1, 1, 1, 8])):
-                task = asyncio.create_task(self._ask(self._value(), self._wishes()))
+                task = asyncio.create_task(self._ask(self._value(), self._ask_options()))
                 self.tasks.add(task)
                 task.add_done_callback(self._ended)
             self._check_bounds()
@@ -154,9 +154,9 @@ class World:
                 self.at_hand[family] += 1
         return Value(self.ids, kind, self.random.randrange(1000))
 
-    def _wishes(self) -> Wishes:
+    def _ask_options(self) -> AskOptions:
         chance = self.random.random
-        return Wishes(
+        return AskOptions(
             how=self.random.choice(["submit", "submit", "submit", "direct", "stream"]),
             priority=self.random.choice(["high", "normal", "normal", "normal", "low"]),
             deadline_ms=self.random.choice([20.0, 100.0, 400.0]) if chance() < 0.1 else None,
@@ -165,13 +165,13 @@ class World:
 
     # ---- callers
 
-    async def _ask(self, value: Value, wishes: Wishes) -> None:
+    async def _ask(self, value: Value, options: AskOptions) -> None:
         family = "raise" if value.kind == "raise" else "kill"
         self.ledger.asked(value)
-        ask = {"submit": self._submit, "direct": self._direct, "stream": self._stream}[wishes.how]
-        caller = asyncio.ensure_future(ask(value, wishes))
-        if wishes.vanishes_after_s is not None:
-            asyncio.get_running_loop().call_later(wishes.vanishes_after_s, caller.cancel)
+        ask = {"submit": self._submit, "direct": self._direct, "stream": self._stream}[options.how]
+        caller = asyncio.ensure_future(ask(value, options))
+        if options.vanishes_after_s is not None:
+            asyncio.get_running_loop().call_later(options.vanishes_after_s, caller.cancel)
         answer: Any
         try:
             answer = await caller
@@ -180,20 +180,22 @@ class World:
         except (HeadwayError, BrokenOff) as error:
             answer = error
         self.at_hand[family] -= value.kind != "healthy"
-        self.ledger.settle(value, wishes, answer, is_closing=self.is_closing)
+        self.ledger.settle(value, options, answer, is_closing=self.is_closing)
 
-    async def _submit(self, value: Value, wishes: Wishes) -> Any:
+    async def _submit(self, value: Value, options: AskOptions) -> Any:
         batcher = self.batcher
-        if wishes.priority == "normal" and wishes.deadline_ms is None:
+        if options.priority == "normal" and options.deadline_ms is None:
             return await batcher.submit(value)
-        return await batcher.submit(value, priority=wishes.priority, deadline_ms=wishes.deadline_ms)
+        return await batcher.submit(
+            value, priority=options.priority, deadline_ms=options.deadline_ms
+        )
 
-    async def _direct(self, value: Value, wishes: Wishes) -> Any:
+    async def _direct(self, value: Value, options: AskOptions) -> Any:
         batcher = self.batcher
         told = asyncio.get_running_loop().create_future()
         call = Told(value, told)
         if not batcher.submit_direct(call):
-            return await self._submit(value, wishes)
+            return await self._submit(value, options)
         try:
             outcome = await told
         except asyncio.CancelledError:
@@ -203,9 +205,9 @@ class World:
             raise outcome
         return outcome
 
-    async def _stream(self, value: Value, wishes: Wishes) -> Any:
+    async def _stream(self, value: Value, options: AskOptions) -> Any:
         stream = self.batcher.stream(
-            value, priority=wishes.priority, deadline_ms=wishes.deadline_ms
+            value, priority=options.priority, deadline_ms=options.deadline_ms
         )
         chunks: list[Any] = []
         try:
@@ -368,21 +370,21 @@ class Ledger:
     def asked(self, value: Value) -> None:
         self._open.add(value.id)
 
-    def settle(self, value: Value, wishes: Wishes, answer: Any, *, is_closing: bool) -> None:
+    def settle(self, value: Value, options: AskOptions, answer: Any, *, is_closing: bool) -> None:
         assert value.id in self._open, f"{value} was settled twice"
         self._open.discard(value.id)
         outcome = self._outcome(value, answer)
         self.outcomes[value.kind, outcome] += 1
         allowed = {"queue_full", "shed"} | _EXPECTED[value.kind]
-        if wishes.how == "stream":
+        if options.how == "stream":
             allowed.add("broken_off")
-        if wishes.deadline_ms is not None:
+        if options.deadline_ms is not None:
             allowed.add("deadline_exceeded")
-        if wishes.vanishes_after_s is not None:
+        if options.vanishes_after_s is not None:
             allowed.add("vanished")
         if is_closing:
             allowed.add("closed")
-        assert outcome in allowed, f"{value} with {wishes}: {outcome} ({answer!r})"
+        assert outcome in allowed, f"{value} with {options}: {outcome} ({answer!r})"
 
     def _outcome(self, value: Value, answer: Any) -> str:
         if answer == "vanished":

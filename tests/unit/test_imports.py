@@ -47,7 +47,7 @@ TABLE = {
     "compat": row("model wiring"),
     "backends": row("model", lazily="*"),
     "engine": row(
-        "core files machine model", "torch triton numpy", lazily="safetensors transformers gguf"
+        "core files machine model", "torch triton numpy", lazily="safetensors transformers"
     ),
     "generator": row("core runtime models engine hosting observe"),
     "signature": row("model", "numpy msgspec"),
@@ -56,7 +56,7 @@ TABLE = {
         "core files machine runtime model models signature config observe", "numpy msgspec tqdm"
     ),
     "offline": row("", "msgspec"),  # `headway map`
-    "lab": row("core", "numpy tqdm", lazily="matplotlib"),
+    "lab": row("core", "numpy", lazily="matplotlib"),
     "loadgen": row("core lab wire", "numpy httptools msgspec hpack"),  # `headway bench`
     "conformance": row("loadgen server.grpc", "numpy grpc"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),

@@ -88,7 +88,7 @@ def _check_headers(arguments: argparse.Namespace) -> None:
 
 
 def check_target(arguments: argparse.Namespace, target: Target) -> None:
-    """Do the flags fit what was found there?"""
+    """Do the flags fit the model that was found?"""
     if not any(each.is_stream for each in target.exchanges):
         said = 'is for streamed answers, and no body says "stream": true'
         _refuse(arguments, ["first_ms", "between_ms"], said)

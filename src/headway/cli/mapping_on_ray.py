@@ -131,7 +131,7 @@ def _write(made: _Made, tally: Tally, output: "Output", max_errors: int | None) 
 
 
 def kept_records(records: list[bytes], most_failures: int) -> list[bytes]:
-    """All, or those up to the first failure beyond so many; one, if there were too many before."""
+    """The records up to the failure that exceeds `most_failures`, with it; or all of them."""
     for place, record in enumerate(records):
         most_failures -= is_failure(record)
         if most_failures < 0:

@@ -1,9 +1,8 @@
 """Chooses among several servers of the same models. Pure: the time is passed in.
 
-Two servers at random, and of them the one that is expected to answer first (`core/routing.py`).
-What is expected comes from this client's own calls, and from what the servers say of their batches
-and queues with an answer now and then. A server that cannot be reached, or asks for a pause, is
-left alone for a while.
+It draws two servers at random and takes the one that should answer first (`core/routing.py`),
+judged by this client's own calls and by what servers now and then report of their batches and
+queues. A server that cannot be reached, or asks for a pause, gets no calls for a while.
 """
 
 import json

@@ -131,8 +131,8 @@ class ClientCall:
     model: str = ""
 
     def request(self, left_s: float, *, is_stream: bool) -> dict[str, Any]:
-        """The arguments for httpx. `left_s`: of the caller's time. The server is told, but not of
-        a stream's: it goes on as long as it likes, unless the call has a deadline of its own."""
+        """The arguments for httpx. The server learns of `left_s`, the time that the caller still
+        has; for a stream only of the call's own deadline, since a stream may last longer."""
         return {
             "method": self.method,
             "url": self.path,

@@ -1,4 +1,4 @@
-"""A check of one clause of the specification, and what came of it."""
+"""A check of one clause of the specification, and its outcome."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -129,8 +129,8 @@ class ReplicaView:
         return sent
 
     def reported(self, now: float, *, pace: Pace | None, queue_s: float) -> None:
-        """The replica has told its pace, and how long its queue takes. What of that is not our own
-        are other routers' requests."""
+        """The replica has reported its pace, and how long its queue takes. The part of the queue
+        that this router has not sent comes from other routers."""
         if pace is not None:
             self.pace = pace
         own_s = self.pace.seconds(self._weight) * self.ratio(now) if self._sent else 0.0

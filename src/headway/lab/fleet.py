@@ -285,7 +285,7 @@ class _FleetWorld:
         return self._starting + sum(not each.is_leaving for each in self._serving)
 
     def _scale(self, now: float) -> None:
-        """Kubernetes' controller, with both figures: up at once, down to what was wanted lately."""
+        """Kubernetes' controller, with both figures: up at once, down slowly."""
         scale = self._fleet.autoscale
         assert scale is not None
         self._at(now + _SCRAPE_S, self._scale)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversations:
-    """By sequence: its arrival, the lengths of its prompt and its answer, and whose it is."""
+    """By sequence: its arrival, the lengths of its prompt and its answer, and its tenant."""
 
     arrivals: Times
     prompts: Sizes

@@ -1,5 +1,5 @@
-"""A server's traffic as a trace that tells nobody's secrets: when requests came, how large they
-were, their class, and whose they were under names that mean nothing.
+"""A server's traffic as an anonymous trace: when requests came, how large they were, their class,
+and their tenants under invented names.
 
 Pure: pages of `/admin/explain` go in, lines of JSON come out, with the names of Mooncake's traces.
 """

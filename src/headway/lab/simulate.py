@@ -219,7 +219,7 @@ class Fired(NamedTuple):
 
 
 class Latencies:
-    """Figures of what was simulated. In `latencies_s` NaN stands for an item without an answer."""
+    """Figures of a simulation. In `latencies_s`, NaN means an item without an answer."""
 
     __slots__ = ()
     latencies_s: Times

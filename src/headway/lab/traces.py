@@ -60,7 +60,7 @@ def _whole(sizes: Times, path: Path) -> Sizes:
 
 
 def read_tenants(path: Path) -> list[str] | None:
-    """Whose each request was, in the order of time; None: the trace does not say."""
+    """The tenant of each request, in the order of time; None: the trace has no tenants."""
     rows = _read_rows(path)
     names = _column(rows, ("tenant",))
     if names is None:

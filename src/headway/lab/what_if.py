@@ -35,7 +35,7 @@ _PERCENTS = (50.0, 99.0)
 
 
 class RecordedTraffic(NamedTuple):
-    """What came, one entry for each row, and what its batches took."""
+    """Recorded traffic, one entry for each row, and how long its batches took."""
 
     arrived_at: Times  # from 0, ascending
     sizes: "np.ndarray[Any, np.dtype[np.int64]]"

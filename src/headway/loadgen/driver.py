@@ -65,7 +65,7 @@ class Driver:
         self._turn = 0
         self._cancelled = cancelled
         self._rng = random.Random(seed)
-        self._leaving: list[tuple[float, int, LoadConnection]] = []  # a heap: who leaves when
+        self._leaving: list[tuple[float, int, LoadConnection]] = []  # a heap, by time
 
     def __enter__(self) -> "Driver":
         return self
@@ -202,7 +202,7 @@ class Driver:
     # ---- receiving
 
     def _leave(self, sent: Sent, now: float, *, again: bool) -> None:
-        """Those whose patience is over hang up."""
+        """Close the connections of clients that leave before their answer."""
         while self._leaving and self._leaving[0][0] <= now:
             _, turn, connection = heapq.heappop(self._leaving)
             if connection.is_busy and connection.leaves == turn:

@@ -19,6 +19,7 @@ from headway.loadgen.target import Target, Wanted, length_of, tensor_inputs
 from headway.loadgen.tensors import TensorInput, as_bytes
 from headway.wire.http2 import frames
 from headway.wire.http2.status import Status
+from headway.wire.varint import varint
 
 try:
     from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
@@ -29,7 +30,7 @@ _SERVICE = "/inference.GRPCInferenceService"
 _TIMEOUT_S = 10.0
 _REPLENISH = 2**30  # bytes that were read, after which the peer gets as much room anew
 _OWN_FIELDS = ("content-type", "te", "host", "connection", "grpc-timeout")
-_HTTP = {  # the status that means the same, as errors are told by it
+_HTTP = {  # the HTTP status with the same meaning: errors are reported by it
     Status.UNAVAILABLE: 503,
     Status.RESOURCE_EXHAUSTED: 429,
     Status.DEADLINE_EXCEEDED: 504,
@@ -232,7 +233,7 @@ def _exchange(
     tensors, raws = b"", b""
     for each in inputs:
         values = each.values(rng, length_of(wanted, number))
-        shape = b"".join(_varint(size) for size in values.shape)
+        shape = b"".join(varint(size) for size in values.shape)
         named = _field(1, each.name.encode()) + _field(2, each.datatype.encode())
         tensors += _field(5, named + _field(3, shape))
         raws += _field(7, as_bytes(values, each.datatype))
@@ -297,17 +298,8 @@ def _answer_to(probe: RemoteServer, request: bytes) -> bytes:
 # ---- Protocol Buffers
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
+    return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, "int | bytes"]]:

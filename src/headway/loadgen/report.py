@@ -14,7 +14,7 @@ _SHOWN = (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A load, and what came of it."""
+    """A load and its result."""
 
     label: str  # `poisson 200/s`, `8 connections`
     rate_rps: float | None

@@ -1,4 +1,4 @@
-"""What came back: for each request when it was due, when it was answered, and what was wrong."""
+"""Results: for each request when it was due, when it was answered, and what was wrong."""
 
 from array import array
 from collections import Counter

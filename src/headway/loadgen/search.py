@@ -138,7 +138,7 @@ class Found:
 
 
 class Search:
-    """Finds a rate. `probe` measures one: with the arrivals of a seed, so many times as long."""
+    """Finds a rate. `probe(rate_rps, seed, times)` measures one, `times` as long as usual."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Search:
 
     @property
     def _high(self) -> float | None:
-        """The lowest rate above it that failed. What failed below it was held up by chance."""
+        """The lowest failed rate above `_low`. Lower ones failed because of a short disturbance."""
         return min((each for each in self._failed if each > (self._low or 0.0)), default=None)
 
     def _narrow(self, rate: float) -> str:

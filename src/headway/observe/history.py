@@ -1,7 +1,7 @@
 """The last batches of every model, kept in memory so that "why was this slow?" has an answer.
 
 A store of frozen events and nothing else: a batch costs one append. Bounded by batches and by
-items, for each version of a model; whoever reads it makes sense of it.
+items, for each version of a model; its readers (`observe/stories.py`) interpret it.
 """
 
 import heapq

@@ -1,5 +1,5 @@
-"""The load of the whole process in a few figures without labels, for whoever chooses a replica or
-their number. Cheap: a picker asks many times a second."""
+"""The load of the process in a few figures without labels, for load balancers and autoscalers.
+Cheap: a load balancer asks many times a second."""
 
 import json
 import threading

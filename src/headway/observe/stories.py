@@ -244,7 +244,7 @@ def _rerun(lost: Sequence[BatchLost], item: Item) -> Cause:
     spent_s = last.lost_at - item.arrived_at
     times = "twice" if len(lost) == 2 else "once" if len(lost) == 1 else f"{len(lost)} times"
     why = (
-        f"the worker that ran it was lost {times} ({last.reason}): {_ms(spent_s)} were in vain, "
+        f"the worker that ran it was lost {times} ({last.reason}): {_ms(spent_s)} were lost, "
         "then it ran again"
     )
     return Cause("rerun", why, "a model that does not take its process down; see the log")

@@ -60,7 +60,7 @@ class LoadPort:
             self._listener.close()
 
     def _serve(self, listener: socket.socket) -> None:
-        """Nobody waits behind clients that say nothing: each has its own time to ask."""
+        """A silent client holds up no other: each has its own time limit for its request."""
         waiting: dict[socket.socket, float] = {}  # until when each may ask, oldest first
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)

@@ -82,7 +82,7 @@ class Observing:
             self.metrics.load.is_loading = lambda: registry.is_loading
 
     def around(self, app: App) -> App:
-        """The app, whose requests are observed, also those that it refuses. Where they are logged
+        """The app with its requests observed, also those that it refuses. If requests are logged
         or traced, none takes the direct path."""
         app.errors = self.http_errors
         app.wrap(_remembered(self.history.requests))

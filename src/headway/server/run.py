@@ -264,7 +264,7 @@ def make_app(
 
 
 def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
-    """The table of all routes: each family has its rows, and they say the rest."""
+    """The table of all routes: the rows of every family."""
     models = inference.models
     plain_json = plain.Plain(inference)
     families: list[RouteFamily] = [

@@ -4,15 +4,14 @@ wants a key or TLS."""
 import http.server
 import os
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trustme
 from real_server import Server, served
 
+from handler_server import handled_by
 from headway.cli.main import main
 from headway.server.auth.keys import hash_of
 
@@ -96,9 +95,6 @@ class WebSite(http.server.BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 class OlderHeadway(WebSite):
     """Has none of the routes that came later."""
@@ -112,24 +108,12 @@ class SomethingElse(WebSite):
     kind, body = "application/json", b"[1, 2]"
 
 
-@contextmanager
-def serving(kind: type[WebSite]) -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @every_command
 @pytest.mark.parametrize("kind", [WebSite, OlderHeadway, SomethingElse])
 def test_another_server(name: str, kind: type[WebSite], capsys: pytest.CaptureFixture[str]) -> None:
     if name == "health" and kind is SomethingElse:
         pytest.skip("the protocol wants no more than the status")
-    with serving(kind) as url:
+    with handled_by(kind) as url:
         _, why = complaint(name, ask(name, url, capsys))
     assert url in why
     if kind is OlderHeadway and name not in ("health", "conformance"):
@@ -263,6 +247,6 @@ def test_a_server_that_is_gone_breaks_no_clause(
 
         do_POST = do_GET
 
-    with serving(Leaves) as url:
+    with handled_by(Leaves) as url:
         code, _, err = ask("conformance", url, capsys, "--model", "m")
     assert (code, err.startswith(f"headway: {url}")) == (1, True)

@@ -2,15 +2,13 @@
 
 import http.server
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from real_server import served
 
+from handler_server import handled_by
 from headway.cli.main import main
 
 MODEL = """
@@ -68,24 +66,9 @@ class Careless(http.server.BaseHTTPRequestHandler):
         output = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}
         self.answer(200, {"model_name": "m", "outputs": [output]})
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def careless() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Careless) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
 
 def test_what_a_server_breaks_is_named_by_its_clause(capsys: pytest.CaptureFixture[str]) -> None:
-    with careless() as url:
+    with handled_by(Careless) as url:
         code, outcomes = report(capsys, url, "--model", "m")
     assert code == 1
     broken = {what for what, outcome in outcomes.items() if outcome == "broken"}

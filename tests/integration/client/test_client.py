@@ -3,11 +3,10 @@ server's errors as exceptions, retries when the server says, streams."""
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import numpy
@@ -15,6 +14,7 @@ import pytest
 
 import headway
 import hostile_server as hostile
+from handler_server import handled_by
 from headway import testing
 from headway.client.calls import ClientAnswer, RequestOptions, Retries
 
@@ -136,17 +136,8 @@ def answering(*answers: tuple[int, dict[str, str], Any]) -> Iterator[tuple[str, 
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", seen
-        finally:
-            server.shutdown()
-            thread.join()
+    with handled_by(Handler) as url:
+        yield url, seen
 
 
 BUSY = (503, {"Retry-After": "0"}, {"error": "busy"})

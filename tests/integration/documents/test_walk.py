@@ -77,7 +77,7 @@ def test_a_request_over_http_enters_the_files_in_the_order_of_the_walk() -> None
     settings = {"name": "doubled", "api_keys": {"acme": key.hash}}
     with entered() as files, running(_doubled, **settings) as url:
         files.clear()
-        # A wish, so that it does not take the shorter way.
+        # An option, so that it does not take the direct path.
         headers = {"Headway-Priority": "high", "Authorization": f"Bearer {key.key}"}
         answer = httpx.post(
             f"{url}/v2/models/doubled/infer", json={"inputs": [row]}, headers=headers

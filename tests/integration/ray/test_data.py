@@ -1,6 +1,5 @@
 """`headway.ray.Predict` in Ray Data, on a real Ray of this machine."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,8 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 data = pytest.importorskip("ray.data", reason="Ray Data is not installed")
+
+from local_ray import local_ray  # noqa: E402
 
 import headway.ray  # noqa: E402
 
@@ -34,12 +35,8 @@ class Length(headway.Model[str, int]):
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("ray")
     (folder / "ray_texts.py").write_text(MODEL)
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{before}"
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20)
-    yield folder
-    ray.shutdown()
-    os.environ["PYTHONPATH"] = before
+    with local_ray(folder, num_cpus=2):
+        yield folder
 
 
 def predicted(rows: list[dict[str, Any]], blocks: int) -> Any:

@@ -1,6 +1,5 @@
 """v2 over gRPC through the proxy of a real Ray Serve."""
 
-import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,8 @@ import pytest
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed")
 grpc = pytest.importorskip("grpc")
+
+from local_ray import local_ray  # noqa: E402
 
 import headway.ray  # noqa: E402
 from headway.server.grpc import inference_pb2 as pb  # noqa: E402
@@ -39,29 +40,23 @@ class Spell(headway.Model[str, str]):
 def channel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("ray")
     (folder / "ray_shouts.py").write_text(MODEL)
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{before}"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20)
-    serve.start(
-        grpc_options={
-            "port": port,
-            "grpc_servicer_functions": ["headway.ray.ingress:add_inference"],
-        }
-    )
+    options = {
+        "port": port,
+        "grpc_servicer_functions": ["headway.ray.ingress:add_inference"],
+    }
     made = headway.ray.deployment(
         {"shout": "ray_shouts:Shout", "spell": "ray_shouts:Spell"},
         ray_actor_options={"num_cpus": 0.5},
         warm_up=False,
     )
-    serve.run(made.bind(), name="shouts")
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield channel
-    serve.shutdown()
-    ray.shutdown()
-    os.environ["PYTHONPATH"] = before
+    with local_ray(folder, num_cpus=2):
+        serve.start(grpc_options=options)
+        serve.run(made.bind(), name="shouts")
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
 
 
 def request_of(model: str, text: str, **more: Any) -> Any:

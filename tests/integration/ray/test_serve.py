@@ -17,6 +17,8 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed")
 httpx = pytest.importorskip("httpx")
 
+from local_ray import local_ray  # noqa: E402
+
 import headway  # noqa: E402
 import headway.ray  # noqa: E402
 
@@ -49,13 +51,8 @@ class Who(headway.Model[float, float]):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("ray")
     (folder / "ray_app.py").write_text(MODEL.format(slow=folder / "slow"))
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{before}"
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 * 2**20)
-    yield folder
-    serve.shutdown()
-    ray.shutdown()
-    os.environ["PYTHONPATH"] = before
+    with local_ray(folder, num_cpus=4):
+        yield folder
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ async def test_a_folder_without_weights_is_served_with_random_ones(tmp_path: Pat
         options={"random_weights": True, "threads": 1},
     )
     async with serving(Config(models=(model,))) as registry:
-        wishes = {"max_tokens": 7, "temperature": 0, "ignore_eos": True}
-        found = await registry.find_ready("tiny").predict("ab", Ask(parameters=wishes))
+        parameters = {"max_tokens": 7, "temperature": 0, "ignore_eos": True}
+        found = await registry.find_ready("tiny").predict("ab", Ask(parameters=parameters))
         assert isinstance(found, str)
 
 

@@ -286,14 +286,14 @@ def test_a_programs_own_default_dtype_changes_no_answer(
     folder_of: Callable[[str], Path], has_kernels: bool, default: torch.dtype
 ) -> None:
     bias = {each: each / 97 for each in range(VOCABULARY)}
-    wishes = [
+    options = [
         Sampling(temperature=0.0),
         Sampling(temperature=0.7, seed=3, frequency_penalty=0.3, logit_bias=bias),
     ]
 
     def answers() -> list[list[int]]:
         engine = Engine(folder_of("qwen2"), kernels="auto" if has_kernels else None)
-        numbers = [engine.submit((*PREFIX, 9), each, max_tokens=30) for each in wishes]
+        numbers = [engine.submit((*PREFIX, 9), each, max_tokens=30) for each in options]
         engine.run()
         return [engine.answers[each].tokens for each in numbers]
 

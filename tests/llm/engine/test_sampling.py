@@ -153,7 +153,7 @@ def test_a_device_draws_what_the_host_draws(vocabulary: int, dtype: torch.dtype)
         assert on_device(logits, rows) == sample(logits, rows).tokens, cut
 
 
-def test_rows_with_other_wishes_are_drawn_together() -> None:
+def test_rows_with_other_parameters_are_drawn_together() -> None:
     logits = torch.randn(len(CUTS), 500, generator=torch.Generator().manual_seed(1))
     rows = [Row(cut, number, (), ()) for number, cut in enumerate(CUTS)]
     assert on_device(logits, rows) == [

@@ -15,8 +15,8 @@ CACHE = 17 * 8192 / 2**30  # GiB: the blocks of one whole context
 
 
 def ask(served: Serving, name: str, *, max_tokens: int, n: int = 1) -> httpx.Response:
-    wishes = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "n": n}
-    body = {"model": "tiny", "prompt": "ab", **wishes}
+    parameters = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "n": n}
+    body = {"model": "tiny", "prompt": "ab", **parameters}
     return httpx.post(
         f"{served.url}/v1/completions", json=body, headers={"X-Request-Id": name}, timeout=MOST_S
     )

@@ -30,9 +30,9 @@ from headway.hosting.registry import Ask
 from headway.models.chat.model import LanguageModel
 
 pytestmark = pytest.mark.real_time
-WISHES = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
+PARAMETERS = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
 # Few candidates: where many are about as likely, the last digit of a sum decides between two.
-DRAWN = {**WISHES, "temperature": 0.9, "top_k": 3, "seed": 11}
+DRAWN = {**PARAMETERS, "temperature": 0.9, "top_k": 3, "seed": 11}
 PROMPTS = ["ab", "hello", "xyz" * 9, "The quick brown fox", "1", "zz top"]
 
 
@@ -53,7 +53,7 @@ def restarts(served: Serving) -> int:
 async def text_of(served: Serving, prompt: str, told: Callable[[str], None] = str) -> str:
     texts = []
     stream: AsyncIterator[str] = served.model.stream(
-        prompt, Ask(parameters=dict(DRAWN if prompt == "1" else WISHES))
+        prompt, Ask(parameters=dict(DRAWN if prompt == "1" else PARAMETERS))
     )
     async for text in stream:
         texts.append(text)
@@ -117,7 +117,7 @@ def test_an_engine_that_is_stopped_by_a_signal_is_replaced(served: Serving) -> N
 
 def test_killed_again_and_again_every_stream_ends_once(served: Serving) -> None:
     """Through HTTP: each client sees one whole answer."""
-    body = {"text_input": "ab", **WISHES, "temperature": 0}
+    body = {"text_input": "ab", **PARAMETERS, "temperature": 0}
     route = f"{served.url}/v2/models/tiny/generate"
     whole = httpx.post(route, json=body).json()["text_output"]
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_it_is_not_ready_while_its_engine_is_away(served: Serving) -> None:
 
 def test_who_leaves_while_the_engine_is_away_is_forgotten(served: Serving) -> None:
     async def leave() -> None:
-        stream = await served.model.open_stream("ab", Ask(parameters=dict(WISHES)))
+        stream = await served.model.open_stream("ab", Ask(parameters=dict(PARAMETERS)))
         await anext(stream)
         pid = engine_pid(served)
         assert pid is not None
@@ -243,10 +243,10 @@ def test_answers_of_a_given_form_are_resumed_in_their_form(served: Serving) -> N
     from headway.models.chat.grammars import grammar_of_regex
 
     grammar = grammar_of_regex("(ab|cd)+x", "regex")
-    wishes = generation_options({"max_tokens": 150, "temperature": 1, "seed": 5}, grammar=grammar)
+    options = generation_options({"max_tokens": 150, "temperature": 1, "seed": 5}, grammar=grammar)
 
     async def ask(pid: int | None) -> str:
-        stream = await served.model.open_stream(Generation(((7, 8),), wishes), Ask())
+        stream = await served.model.open_stream(Generation(((7, 8),), options), Ask())
         texts = []
         async for piece in stream:
             texts.append(piece.text)
@@ -305,7 +305,7 @@ def test_errors_keep_their_fields_between_processes(served: Serving) -> None:
 
 
 def test_a_file_of_prompts_is_mapped_and_gone_on_with(folder: Path, tmp_path: Path) -> None:
-    lines = [{"prompt": "ab", **WISHES, "max_tokens": 9}, {"prompt": "x", "colour": 1}, "hello"]
+    lines = [{"prompt": "ab", **PARAMETERS, "max_tokens": 9}, {"prompt": "x", "colour": 1}, "hello"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     command = [sys.executable, "-m", "headway", "map", str(folder), "in.jsonl", "out.jsonl"]
     command += ["--kv-cache-gib", "0.01", "--dtype", "float32", "--json"]

@@ -95,9 +95,9 @@ def test_the_plain_route_and_tensors_have_it_too(served: Serving) -> None:
     query = "max_tokens=5&temperature=0&ignore_eos=true"
     plain = httpx.post(f"{served.url}/v1/predict/tiny?{query}", json="ab").json()
     tensor = {"name": "text_input", "shape": [2], "datatype": "BYTES", "data": ["ab", "x"]}
-    wishes = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
+    parameters = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
     answer = httpx.post(
-        f"{served.url}/v2/models/tiny/infer", json={"inputs": [tensor], "parameters": wishes}
+        f"{served.url}/v2/models/tiny/infer", json={"inputs": [tensor], "parameters": parameters}
     )
     assert answer.json()["outputs"][0]["data"][0] == plain
     metadata = httpx.get(f"{served.url}/v2/models/tiny").json()
@@ -219,8 +219,8 @@ def test_many_at_once_are_each_their_own(served: Serving) -> None:
     prompts = [chr(97 + index) * (index + 1) for index in range(20)]
 
     async def ask(prompt: str) -> str:
-        wishes = {"max_tokens": 10, "temperature": 0, "ignore_eos": True}
-        return str(await served.model.predict(prompt, Ask(parameters=wishes)))
+        parameters = {"max_tokens": 10, "temperature": 0, "ignore_eos": True}
+        return str(await served.model.predict(prompt, Ask(parameters=parameters)))
 
     async def together() -> list[str]:
         return list(await asyncio.gather(*map(ask, prompts)))
@@ -368,8 +368,8 @@ async def test_the_keeper_loads_drains_and_closes_it(folder: Path) -> None:
     async with serving_models(Config(models=(model,))) as registry:
         assert registry.is_ready
         found = registry.find_ready("tiny")
-        wishes = {"max_tokens": 3, "temperature": 0}
-        assert isinstance(await found.predict("ab", Ask(parameters=wishes)), str)
+        parameters = {"max_tokens": 3, "temperature": 0}
+        assert isinstance(await found.predict("ab", Ask(parameters=parameters)), str)
         with pytest.raises(DeadlineExceeded):
             await found.predict("ab", Ask(deadline_ms=1e-3))
     assert not found.is_ready

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real_time
 if not CLIENTS_PYTHON.exists():
     pytest.skip("litellm is elsewhere: make .venv-clients/.ready", allow_module_level=True)
 
-WISHES: dict[str, Any] = {"model": "tiny", "max_tokens": 12, "temperature": 0}
+FIELDS: dict[str, Any] = {"model": "tiny", "max_tokens": 12, "temperature": 0}
 HAS_GRAMMARS = importlib.util.find_spec("llguidance") is not None
 
 
@@ -27,8 +27,8 @@ def found(served: Serving) -> Any:
 @pytest.fixture(scope="module")
 def expected(served: Serving) -> dict[str, Any]:
     messages = [{"role": "user", "content": "Hello"}]
-    chat = httpx.post(f"{served.url}/v1/chat/completions", json={**WISHES, "messages": messages})
-    prompt = httpx.post(f"{served.url}/v1/completions", json={**WISHES, "prompt": "Hello"})
+    chat = httpx.post(f"{served.url}/v1/chat/completions", json={**FIELDS, "messages": messages})
+    prompt = httpx.post(f"{served.url}/v1/completions", json={**FIELDS, "prompt": "Hello"})
     text, count = chat.json()["choices"][0]["message"]["content"], chat.json()["usage"]
     return {
         "langchain batch": [text, text],

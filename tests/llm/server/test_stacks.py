@@ -20,8 +20,8 @@ from headway.server.run import make_app
 from headway.wire.asgi import AsgiApp
 
 pytestmark = pytest.mark.real_time
-WISHES: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12}
-CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], **WISHES}
+PARAMETERS: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12}
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], **PARAMETERS}
 
 
 class Others(NamedTuple):
@@ -109,7 +109,7 @@ def test_a_text_over_grpc(served: Serving) -> None:
     """`ModelStreamInfer`: a response for every part, which together are the whole."""
     whole = httpx.post(
         f"{served.url}/v2/models/tiny/generate",
-        json={"text_input": "Hello", **WISHES},
+        json={"text_input": "Hello", **PARAMETERS},
         timeout=MOST_S,
     ).json()["text_output"]
     tensor = pb.ModelInferRequest.InferInputTensor(name="text_input", datatype="BYTES", shape=[1])

@@ -114,7 +114,7 @@ def test_the_keys_tenant_goes_before_what_the_caller_says() -> None:
             assert ask.priority == ("high" if headers else "normal")
 
 
-def test_a_request_without_wishes_costs_its_caller_no_new_ask() -> None:
+def test_a_request_without_options_costs_its_caller_no_new_ask() -> None:
     request = Request("POST", "/", "", WireHeaders({b"x-api-key": b"k"}), b"", "id")
     request.caller = who = caller()
     assert ask_of({}, request) is who.plain

@@ -33,7 +33,7 @@ def test_left_alone_it_goes_where_it_runs_best(facts: dict[str, Any], kind: str)
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])
-def test_a_wish_is_granted(kind: str) -> None:
+def test_a_place_that_is_asked_for_is_granted(kind: str) -> None:
     assert placed(kind, workers=1 if kind == "inline" else 2) == kind
 
 
@@ -52,7 +52,7 @@ def test_an_async_model_may_have_several_workers_inline() -> None:
         ("auto", {"has_processes": False, "needs_process": "pin"}, "pin: processes"),
     ],
 )
-def test_a_wish_that_cannot_be_is_a_mistake(
+def test_a_place_that_cannot_be_is_a_mistake(
     asked: str, facts: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -8,15 +8,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from handler_server import handled_by
 from headway import ConfigError
 from headway.models.sources.weights import find_weights
 
@@ -44,9 +44,6 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._reply(send_body=False)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
 
     def _reply(self, *, send_body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -91,14 +88,8 @@ def entry(name: str, data: bytes) -> dict[str, object]:
 def hub() -> Iterator[str]:
     pytest.importorskip("huggingface_hub")
     Hub.asked = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with handled_by(Hub) as url:
+        yield url
 
 
 def look_up(

@@ -68,7 +68,7 @@ def test_timeouts(text: str, seconds: float) -> None:
     assert not found.is_plain
 
 
-def test_wishes_and_binary_metadata() -> None:
+def test_call_options_and_binary_metadata() -> None:
     found = reader().read(hpack.Encoder().encode(head(headway_tenant="a", trace_bin="AAEC")))
     assert found.metadata == (("headway-tenant", "a"), ("trace-bin", b"\0\1\2"))
     assert not found.is_plain

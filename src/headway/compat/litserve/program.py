@@ -1,4 +1,4 @@
-"""A mistake in a file that is run as a program, `python app.py`, is told in one line, as
+"""A mistake in a file that is run as a program, `python app.py`, is reported in one line, as
 `headway serve` tells it. Anywhere else it is an exception."""
 
 import inspect

@@ -62,7 +62,7 @@ class PlannedComposer:
         return made
 
     def _urgent(self, line: Line, lane: FairLane, now: float) -> Item | None:
-        """The item whose turn it is by its deadline; None: it is the head's turn."""
+        """The item that must go next to meet its deadline; None: the head of the lane goes next."""
         queue = self._queue
         if not queue.hurries or not queue.has_deadlines:
             return None

@@ -8,8 +8,8 @@ and a chunk together fill whole tiles of the device.
 
 The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
 mean time; between them it is a straight line. Beyond the largest size seen, twice as much is tried.
-A size whose first step met a pause of the machine would never be tried again: so a size is taken to
-be no slower than a few smaller steps.
+If the machine paused during the first step of a size, that size would look slow and never be tried
+again: so a size is assumed to be no slower than a few smaller steps together.
 """
 
 import math

@@ -1,10 +1,10 @@
 """Which waiting sequence starts next, so that a shared beginning is computed once, and stays.
 
 A sequence whose next block another one is computing waits for it, and meanwhile lets those behind
-it start. The blocks that waiting sequences will find are evicted after all others. If even so a
-start would cost some of them, the one that finds most goes first. All this is among the first few
-of one account in one class, so it changes neither classes nor shares; and nobody is passed for
-ever, nor one with a deadline for want of blocks.
+it start. Blocks that waiting sequences will need are evicted last. If a start would evict some of
+them all the same, the sequence that finds most of its blocks starts first. Only the first few
+sequences of one account in one class are reordered, so classes and shares stay as they are. No
+sequence is passed forever; one with a deadline is never passed because it finds too few blocks.
 """
 
 import math

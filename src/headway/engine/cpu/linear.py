@@ -3,9 +3,9 @@ unless bf16 or 8 bits are asked for.
 
 On a CPU a step of few tokens waits for its weights to come from memory. So weights that are exactly
 fp16 or bf16 (most published models' are, and GGUF's here) keep their 16 bits, packed once for the
-kernel, and are widened to fp32 as they are multiplied: half the traffic, the same numbers. Who asks
-for 8 bits has half of that again, and weights that are rounded. Where bf16 is asked for and the
-processor multiplies it, rows are rounded, too, and a product takes half the time.
+kernel, and are widened to fp32 as they are multiplied: half the traffic, the same numbers. With 8
+bits the traffic is halved again, and weights are rounded. With bf16, on a processor that multiplies
+it, rows are rounded, too, and a product takes half the time.
 """
 
 from typing import Any, Protocol

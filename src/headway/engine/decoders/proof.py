@@ -186,7 +186,7 @@ def _tokens(decoder: TransformersDecoder, count: int, number: int) -> torch.Tens
     return torch.randint(0, decoder.vocabulary, (count,), generator=chance)
 
 
-# ---- what was proved before
+# ---- earlier proofs
 
 
 def _note(decoder: TransformersDecoder) -> ProofNote:

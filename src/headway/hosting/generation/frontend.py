@@ -76,7 +76,7 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1) if ids is None else ids
         self._answers: dict[int, _Answer] = {}  # by sequence
-        # Answers whose readers left, with a reservation: until the engine reports what it computed.
+        # Answers that nobody reads any more but that hold a reservation, until the engine reports.
         self._left: dict[int, _Answer] = {}
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
@@ -288,8 +288,8 @@ class Front:
             self._idle()
 
     def _withdraw(self, call: StreamCall) -> None:
-        """Cancel all that is left of a request whose reader has gone, or that failed. The engine
-        frees its blocks before the next step that it has not begun."""
+        """Cancel what is unfinished of a request that failed or that nobody reads any more. The
+        engine frees its blocks before the next step that it has not begun."""
         request = self._requests.get(call)
         if request is None:
             return

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from headway.models.chat.chats import ChatTool
 
-_SENTINEL = 0xDC00  # no text has half of a surrogate pair: nobody can write what stands for a token
+_SENTINEL = 0xDC00  # half of a surrogate pair: no caller can send it as text
 
 
 class Marker(NamedTuple):
@@ -25,7 +25,7 @@ class Marker(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What stands for it in the text that readers get."""
+        """What the text of an answer has in its place."""
         assert self.id is not None or not self.is_special
         return chr(_SENTINEL + (self.id or 0) % 0x400) if self.is_special else self.text
 

@@ -8,7 +8,7 @@ import numpy
 
 from headway.model import Tensor
 
-_TEXTS = "OSU"  # kinds of dtypes; a declared `object` stands for texts of any length
+_TEXTS = "OSU"  # kinds of dtypes; a declared `object` means texts of any length
 
 
 class DeclaredOutput:

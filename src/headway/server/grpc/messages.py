@@ -37,6 +37,7 @@ from headway.server.service.tensors import (
     to_raw,
     utf8,
 )
+from headway.wire.varint import varint
 
 _NO_PARAMETERS: Parameters = {}
 _LISTS = {  # the list that each datatype's elements are in
@@ -152,7 +153,7 @@ def encode(
             share(want, want.shared, raw, regions)
             raw = b""
         response.outputs.add(name=want.name, datatype=datatype.name, shape=array.shape)
-        raws += (_RAW, _varint(len(raw)), raw)
+        raws += (_RAW, varint(len(raw)), raw)
     return b"".join((response.SerializeToString(), *raws))
 
 
@@ -171,12 +172,12 @@ class AnswerEncoder:
         raws: list[bytes] = []
         if request_id:
             data = request_id.encode()
-            parts += (_ID, _varint(len(data)), data)
+            parts += (_ID, varint(len(data)), data)
         for name, array in outputs.items():
             output, datatype = self._output_of(name, array)
             parts.append(output)
             raw = to_raw(array, datatype)
-            raws += (_RAW, _varint(len(raw)), raw)
+            raws += (_RAW, varint(len(raw)), raw)
         return b"".join((*parts, *raws))
 
     def _output_of(self, name: str, array: Array) -> tuple[bytes, Datatype]:
@@ -205,13 +206,13 @@ def _raw_text(text: str) -> bytes:
     """The raw contents of one BYTES element."""
     data = utf8(text)
     raw = len(data).to_bytes(4, "little") + data
-    return b"%b%b%b" % (_RAW, _varint(len(raw)), raw)
+    return b"%b%b%b" % (_RAW, varint(len(raw)), raw)
 
 
 def stream_message(answer: bytes, *, is_final: bool) -> bytes:
     """A `ModelStreamInferResponse` with this answer in it."""
     end = _ENDS[is_final]
-    return b"".join((_ANSWER, _varint(len(answer) + len(end)), answer, end))
+    return b"".join((_ANSWER, varint(len(answer) + len(end)), answer, end))
 
 
 def parameters_message(**parameters: bool | str) -> bytes:
@@ -225,20 +226,6 @@ def parameters_message(**parameters: bool | str) -> bytes:
 
 
 _ENDS = {is_final: parameters_message(**{IS_END: is_final}) for is_final in (False, True)}
-
-
-def _varint(number: int) -> bytes:
-    if number < 128:
-        return _SHORT[number]
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
-_SHORT = [bytes((number,)) for number in range(128)]
 
 
 def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:

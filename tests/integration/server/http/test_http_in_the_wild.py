@@ -69,7 +69,7 @@ async def test_an_expectation_beside_an_offer_is_met_once() -> None:
 
 
 @on_both_loops
-async def test_a_wish_to_close_beside_an_offer_is_kept() -> None:
+async def test_a_close_header_beside_an_upgrade_offer_is_kept() -> None:
     probe = Probe()
     async with serving(probe.app) as server, Client.to(server) as client:
         reply = await client.post(

@@ -262,9 +262,9 @@ class LongChat(headway.Model[Said, str]):
 async def test_one_long_text_goes_out_in_a_thread(is_binary: bool, said: str) -> None:
     """An array of one element was never large."""
     async with serving() as site:
-        wish = b',"parameters":{"binary_data_output":true}}' if is_binary else b"}"
+        end = b',"parameters":{"binary_data_output":true}}' if is_binary else b"}"
         body = infer(json.dumps([said]).encode(), [1], "BYTES").replace(b'"x"', b'"input"')
-        answer, background_work, turns = await site.post("/v2/models/long/infer", body[:-1] + wish)
+        answer, background_work, turns = await site.post("/v2/models/long/infer", body[:-1] + end)
         assert (answer.status, background_work) == (200, 1), answer.body[:200]
         assert turns > RAN_ON
         if is_binary:

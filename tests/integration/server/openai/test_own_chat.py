@@ -18,16 +18,16 @@ class Talk(TypedDict):
 
 
 @dataclasses.dataclass
-class Wish:
+class ChatInput:
     messages: list[dict[str, Any]]
     temperature: float = 1.0
     max_tokens: int | None = None
 
 
-class Echo(headway.Model[Wish, str]):
+class Echo(headway.Model[ChatInput, str]):
     """Streams the last message, word by word; breaks off at an exclamation mark."""
 
-    def stream(self, items: list[Wish]) -> Iterator[list[Any]]:
+    def stream(self, items: list[ChatInput]) -> Iterator[list[Any]]:
         words = [item.messages[-1]["content"].split()[: item.max_tokens] for item in items]
         for step in range(max(map(len, words)) + 1):
             if any(each[step : step + 1] == ["!"] for each in words):

@@ -19,6 +19,7 @@ from served_models import Double, Gate, Gatekeeper, Letters, Root
 from small_server import hosted
 
 import headway
+from handler_server import handled_by
 from headway.cli.main import main
 from headway.config import ServerConfig
 from headway.server.observing import Observing
@@ -318,17 +319,8 @@ def collector() -> Iterator[tuple[str, list[bytes], threading.Event]]:
             self.end_headers()
             came.set()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Take) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", bodies, came
-        finally:
-            server.shutdown()
-            thread.join()
+    with handled_by(Take) as url:
+        yield url, bodies, came
 
 
 def test_spans_are_exported_to_where_the_variables_say(

@@ -13,7 +13,7 @@ from headway.hosting.hosted import Served
 from headway.server.families.plain.direct import plain_codec
 
 pytestmark = pytest.mark.real_time
-GENERAL = {"Headway-Priority": "normal"}  # a wish, which the direct way knows nothing of
+GENERAL = {"Headway-Priority": "normal"}  # an option, which the direct path does not know
 ROW = [float(each) for each in range(16)]
 BODIES: dict[str, list[Any]] = {
     "upper": ["hello", 3, {"items": ["a", 3]}, {"items": 3}, None],

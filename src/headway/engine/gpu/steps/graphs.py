@@ -1,9 +1,9 @@
 """Which steps have a CUDA graph, and how one is captured.
 
-A graph's launches have fixed shapes. A step takes the smallest graph that it fits into; what it
-does not fill is computed in vain. Steps of decodes differ in their rows. Steps with prompts differ
-in their tokens, and in how many decodes are among them: few share the device in another way than
-many do.
+A graph's launches have fixed shapes. A step takes the smallest graph that it fits into; the rows
+that it does not fill are computed and dropped. Steps of decodes differ in their rows. Steps with
+prompts differ in their tokens, and in how many decodes they have: few decodes share the device in
+another way than many do.
 """
 
 from collections.abc import Callable

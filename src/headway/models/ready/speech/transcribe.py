@@ -26,7 +26,7 @@ from headway.models.ready.speech.audio import (
 
 Hear: TypeAlias = Callable[[list[Samples]], Sequence[str]]  # the text of each part
 SAMPLES_S = (10, 40)  # clips to time a model with
-_SILENCE = 1e-4  # of full scale: what is never louder than this is nobody's speech
+_SILENCE = 1e-4  # of full scale: a clip that is never louder has no speech
 
 
 @dataclass(frozen=True, slots=True)

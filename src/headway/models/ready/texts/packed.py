@@ -16,8 +16,8 @@ Array = numpy.ndarray[Any, Any]
 
 NAME = "headway_packed"
 SHORT_DTYPES = ("bfloat16", "float16")  # what varlen attention computes in
-# Where a text's first token stands, by the kind of network: others number positions in ways that
-# are not known here. None: after the padding's own id.
+# The position of a text's first token, by the kind of network. (How other kinds number positions
+# is not known here.) None: one more than the padding's id.
 _FIRST_POSITIONS: dict[str, int | None] = {
     "bert": 0,
     "camembert": None,

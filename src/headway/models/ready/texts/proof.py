@@ -2,7 +2,7 @@
 when it serves, gives what the library's own forward gives for that text alone.
 
 Networks whose batches differ by nature (no mask, buckets by the batch's length) are served one
-length at a time, or one text at a time. What was found is noted in the cache folder, by a hash of
+length at a time, or one text at a time. The result is kept in the cache folder, by a hash of
 the configuration, the tokenizer and all that computes it: weights do not change what is computed.
 """
 
@@ -109,7 +109,7 @@ def tell(together: Together, where: Path) -> Together:
     return together
 
 
-# ---- what was proved before
+# ---- earlier proofs
 
 
 def note_of(files: Iterable[Path], *parts: object) -> ProofNote:

@@ -1,4 +1,4 @@
-"""The routes of the pages, and `/`, which tells a program what there is."""
+"""The routes of the pages, and `/`, which lists models and routes for programs."""
 
 from collections.abc import Sequence
 
