@@ -16,6 +16,7 @@ from headway.models.chat.model import LanguageModel
 from headway.server.grpc.server import GrpcServer
 from headway.server.observing import Observing
 from headway.server.run import make_app
+from headway.version import VERSION
 from headway.wire.http1.server import HttpServer
 
 MOST_S = 120.0
@@ -96,7 +97,10 @@ async def _served(
     await model.start()
     try:
         app = observing.around(make_app(registry, server, observing=observing))
-        async with HttpServer(app, server) as http, GrpcServer(registry, server) as grpc:
+        async with (
+            HttpServer(app, server) as http,
+            GrpcServer(registry, server, version=VERSION) as grpc,
+        ):
             yield Serving(http.url, grpc.address, model, lambda call: None)
     finally:
         await model.close(drain_s=1)

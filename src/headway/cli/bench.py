@@ -88,8 +88,9 @@ _HELP = {
     "--concurrency": "closed loops, each with that many connections, e.g. 1,8,64",
     "--seconds": "how long each point is measured; default 10, of --find 3",
     "--warm-up": "seconds of the same load before that; default 1",
-    "--api": "what the server speaks: v2 or plain JSON (auto), or a route of OpenAI's; chat, "
-    "completions and responses are streamed, and their tokens timed",
+    "--api": "what the server speaks; auto: chat where the model is a language model, else v2, or "
+    "plain JSON with --data or --body; or a route of OpenAI's; chat, completions and responses "
+    "are streamed, and their tokens timed",
     "--max-tokens": "of each streamed answer; default 64",
     "--ignore-eos": "ask that answers be no shorter than --max-tokens (Headway and vLLM can)",
     "--first-ms": "a request counts as good if its first token comes within this time",

@@ -13,7 +13,7 @@ from headway.lab.report import check_plot
 from headway.lab.traces import read_trace
 from headway.loadgen.asking import RemoteServer
 from headway.loadgen.exchange import Address, is_in
-from headway.loadgen.openai_bodies import GENERATING
+from headway.loadgen.openai_bodies import GENERATING, OPENAI_PATHS
 from headway.loadgen.sweep import ArrivalLaw
 from headway.loadgen.target import Target, Wanted, read_bodies, read_file
 
@@ -89,15 +89,21 @@ def _check_headers(arguments: argparse.Namespace) -> None:
 
 def check_target(arguments: argparse.Namespace, target: Target) -> None:
     """Do the flags fit the model that was found?"""
-    if not any(each.is_stream for each in target.exchanges):
-        said = 'is for streamed answers, and no body says "stream": true'
-        _refuse(arguments, ["first_ms", "between_ms"], said)
+    if any(each.is_stream for each in target.exchanges):
+        return
+    _refuse_tokens(arguments, ("auto",))
+    said = 'is for streamed answers, and no body says "stream": true'
+    _refuse(arguments, ["first_ms", "between_ms"], said)
+
+
+def _refuse_tokens(arguments: argparse.Namespace, apis: Iterable[str]) -> None:
+    if arguments.api in apis:
+        said = "is for --api chat, completions or responses"
+        _refuse(arguments, ["max_tokens", "ignore_eos", "first_ms", "between_ms"], said)
 
 
 def _check_tokens(arguments: argparse.Namespace) -> None:
-    if arguments.api not in GENERATING:
-        said = "is for --api chat, completions or responses"
-        _refuse(arguments, ["max_tokens", "ignore_eos", "first_ms", "between_ms"], said)
+    _refuse_tokens(arguments, OPENAI_PATHS.keys() - GENERATING)
     if arguments.api == "responses":
         _refuse(arguments, ["ignore_eos"], "is not for --api responses, which has no such field")
     if arguments.api != "auto":

@@ -65,6 +65,10 @@ _PEERS = {
     "--ssl-certfile": "here it is --tls-cert",
     "--ssl-keyfile": "here it is --tls-key",
     "--workers-per-device": "here it is --workers",
+    "--num-prompts": "here it is --seconds: a load lasts a time, not a number of requests",
+    "--request-rate": "of headway bench: --rate",
+    "--max-concurrency": "of headway bench: --concurrency",
+    "--base-url": "the server's URL is given without a flag",
 }
 
 

@@ -12,6 +12,7 @@ class ClauseOutcome(Enum):
     KEPT = "kept"
     BROKEN = "BROKEN"
     NOT_OFFERED = "not offered"
+    NOT_JUDGED = "not judged"
 
 
 class ClauseBroken(Exception):
@@ -20,6 +21,10 @@ class ClauseBroken(Exception):
 
 class NotOffered(Exception):
     """The clause is about something that this server does not claim to have."""
+
+
+class NotJudged(Exception):
+    """What the clause says cannot be seen on this model."""
 
 
 class Check(NamedTuple, Generic[Asked]):
@@ -46,6 +51,8 @@ def run_all(checks: Iterable[Check[Asked]], asked: Asked) -> Iterator[ReportLine
             yield ReportLine(clause, what, ClauseOutcome.BROKEN, str(error))
         except NotOffered as error:
             yield ReportLine(clause, what, ClauseOutcome.NOT_OFFERED, str(error))
+        except NotJudged as error:
+            yield ReportLine(clause, what, ClauseOutcome.NOT_JUDGED, str(error))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             yield ReportLine(
                 clause, what, ClauseOutcome.BROKEN, f"an answer of another form: {error!r}"

@@ -22,6 +22,7 @@ def _send(server: Subject, *, parameters: dict[str, Any], missing: int = 0) -> S
         {**each.about(), "parameters": {"binary_data_size": len(part)}}
         for each, part in zip(tensors, parts, strict=True)
     ]
+    parameters = {**server.parameters, **parameters}
     head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     body = head + b"".join(parts)
     return server.ask(
@@ -36,7 +37,7 @@ def _send(server: Subject, *, parameters: dict[str, Any], missing: int = 0) -> S
 def binary_inputs(server: Subject) -> None:
     server.needs(_BINARY)
     binary = outputs_of(_send(server, parameters={}).ok())
-    plain = outputs_of(server.post(server.request()).ok())
+    plain = server.steady_outputs()
     for name, tensor in plain.items():
         same = binary[name].get("data") == tensor.get("data")
         hold(same, f"{name} differs from that of the same values as JSON")

@@ -99,9 +99,9 @@ def _flattened(data: Any) -> list[Any]:
 
 
 def nested_is_flat(server: Subject) -> None:
-    flat = outputs_of(server.post(server.request()).ok())
+    flat = server.steady_outputs()
     inputs = [{**each.about(), "data": each.nested()} for each in server.tensors()]
-    nested = outputs_of(server.post({"inputs": inputs}).ok())
+    nested = outputs_of(server.post({**server.request(), "inputs": inputs}).ok())
     for name, tensor in flat.items():
         same = _flattened(nested[name]["data"]) == _flattened(tensor["data"])
         hold(same, f"{name} differs from that of the flat form")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.conformance.checks import ClauseBroken, NotOffered, hold
+from headway.conformance.checks import ClauseBroken, NotJudged, NotOffered, hold
 from headway.loadgen.asking import HttpAnswer, NoAnswer, RemoteServer
 from headway.loadgen.tensors import TensorInput
 
@@ -59,6 +59,7 @@ class Subject:
     model: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     _metadata: Any = None
+    _parameters: dict[str, Any] | None = None
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
@@ -96,6 +97,26 @@ class Subject:
         if extension not in self.extensions():
             raise NotOffered(f"{extension} is not among the server's extensions")
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Of every good request. A model that writes text, by Triton's habits, is to write the same
+        short text each time."""
+        if self._parameters is None:
+            answer = self.ask("GET", f"{self.path}/config")
+            config = answer.json() if answer.status == 200 else {}
+            policy = config.get("model_transaction_policy") or {}
+            names = [each.get("name") for each in config.get("input") or []]
+            writes = policy.get("decoupled") is True and names == ["text_input"]
+            self._parameters = {"max_tokens": 8, "temperature": 0} if writes else {}
+        return self._parameters
+
+    def steady_outputs(self) -> dict[str, dict[str, Any]]:
+        """Of the plain request. Raises NotJudged."""
+        first, second = (outputs_of(self.post(self.request()).ok()) for _ in range(2))
+        if first != second:
+            raise NotJudged("the model answers the same request with other values each time")
+        return first
+
     def tensors(self) -> list[SubjectTensor]:
         """One row for each input, the same in each call."""
         rng = np.random.default_rng(5)
@@ -113,7 +134,8 @@ class Subject:
     def request(self, **more: Any) -> dict[str, Any]:
         """A request that the model should answer."""
         inputs = [{**each.about(), "data": each.flat()} for each in self.tensors()]
-        return {"inputs": inputs, **more}
+        parameters = {"parameters": self.parameters} if self.parameters else {}
+        return {"inputs": inputs, **parameters, **more}
 
 
 def _plain(value: Any) -> Any:

@@ -78,17 +78,18 @@ def _notes(points: Sequence[Point]) -> list[str]:
 
 def _token_rows(points: Sequence[Point]) -> list[str]:
     """A table of their own, where answers are streams of tokens."""
-    rows = [
-        ["load", "tokens/s", "first ms p50", "first p99", "between p50", "between p99", "good/s"]
-    ]
+    head = ["load", "tokens/s", "first ms p50", "first p99", "between p50", "between p99"]
+    rows = []
     for point in points:
         tokens = point.summary.tokens
         if tokens is None:
             continue
         times = (tokens.first_p50_s, tokens.first_p99_s, tokens.gap_p50_s, tokens.gap_p99_s)
         cells = [*map(_ms, times)] if not point.summary.is_saturated else ["–"] * 4
-        rows.append([point.label, f"{tokens.per_s:.1f}", *cells, f"{tokens.good_rps:.1f}"])
-    return [*aligned(rows), ""] if len(rows) > 1 else []
+        good = [] if tokens.good_rps is None else [f"{tokens.good_rps:.1f}"]
+        head += ["good/s"] * (len(good) and not rows)
+        rows.append([point.label, f"{tokens.per_s:.1f}", *cells, *good])
+    return [*aligned([head, *rows]), ""] if rows else []
 
 
 def to_json(point: Point) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _token_figures(tokens: TokenSummary) -> dict[str, float | None]:
         "first_p99_ms": _number(tokens.first_p99_s * 1e3),
         "between_p50_ms": _number(tokens.gap_p50_s * 1e3),
         "between_p99_ms": _number(tokens.gap_p99_s * 1e3),
-        "good_rps": _number(tokens.good_rps),
+        "good_rps": None if tokens.good_rps is None else _number(tokens.good_rps),
     }
 
 

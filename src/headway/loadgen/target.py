@@ -99,10 +99,13 @@ def _target(probe: RemoteServer, wanted: Wanted) -> Target:
         return _openai(probe, wanted)
     if address.path:
         return _route(address, wanted)
+    if _writes_text(probe, wanted):
+        return _openai(probe, replace(wanted, api="chat"))
     about = _told(probe, "/v2")
     if about is None:
         raise ConfigError(
-            f"{address.url} does not speak v2 (GET /v2); give the URL of a route, with --data"
+            f"{address.url} does not speak v2 (GET /v2); --api chat (or another) says which of "
+            "OpenAI's routes it has, or give the URL of a route, with --data"
         )
     server = f"{about.get('name', '?')} {about.get('version', '')}"
     model = wanted.model or _only_model(probe)
@@ -120,6 +123,15 @@ def _target(probe: RemoteServer, wanted: Wanted) -> Target:
     ]
     api = "v2 binary" if is_binary else "v2 JSON"
     return Target(address, path, api, model, server.strip(), exchanges)
+
+
+def _writes_text(probe: RemoteServer, wanted: Wanted) -> bool:
+    """Is the model a language model, and does nothing asked for need tensors?"""
+    if wanted.bodies or wanted.shapes or wanted.rows > 1 or wanted.is_binary is False:
+        return False
+    listed = (_told(probe, "/v1/models") or {}).get("data", [])
+    models = [each for each in listed if wanted.model in ("", each["id"])]
+    return len(models) == 1 and "max_model_len" in models[0]  # vLLM's field, and Headway's
 
 
 def _openai(probe: RemoteServer, wanted: Wanted) -> Target:

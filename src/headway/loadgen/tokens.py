@@ -104,7 +104,7 @@ class TokenSummary:
     first_p99_s: float
     gap_p50_s: float
     gap_p99_s: float
-    good_rps: float  # requests a second that kept the limits
+    good_rps: float | None  # requests a second that kept the limits; None: there are none
 
 
 def token_summary(
@@ -118,7 +118,9 @@ def token_summary(
     has_any = np.isfinite(tokens.first_s)
     first = tokens.first_s[has_any] - due_s[has_any]
     gaps = tokens.gaps_between(begin_s, end_s)
-    good = (first <= limits.first_s) & (tokens.between_s[has_any] <= limits.between_s)
+    good = None
+    if limits != TokenLimits():
+        good = (first <= limits.first_s) & (tokens.between_s[has_any] <= limits.between_s)
     seconds = end_s - begin_s
 
     def at(values: Times, percent: float) -> float:
@@ -130,5 +132,5 @@ def token_summary(
         first_p99_s=at(first, 99),
         gap_p50_s=at(gaps, 50),
         gap_p99_s=at(gaps, 99),
-        good_rps=float(good.sum()) / seconds,
+        good_rps=None if good is None else float(good.sum()) / seconds,
     )

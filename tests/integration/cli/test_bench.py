@@ -456,7 +456,18 @@ def test_a_chats_tokens_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert tokens["first_p50_ms"] >= 20
     assert tokens["between_p50_ms"] >= 10
     assert tokens["good_rps"] == pytest.approx(point["answered"] / point["seconds"])
-    assert "tokens/s" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "tokens/s" in told
+    assert "good/s" in told
+
+
+def test_without_a_limit_no_answer_is_called_good(capsys: pytest.CaptureFixture[str]) -> None:
+    with tcp_server(streaming(tokens=2, gap_s=0.01)) as url:
+        root, load = url.removesuffix("/any"), ("--api", "chat", "--concurrency", "1")
+        main(["bench", root, *load, "--seconds", "0.3", "--warm-up", "0"])
+    told = capsys.readouterr().out
+    assert "tokens/s" in told
+    assert "good/s" not in told
 
 
 def test_embeddings_are_asked_for_as_openai_has_them(
@@ -473,7 +484,7 @@ def test_embeddings_are_asked_for_as_openai_has_them(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--max-tokens", "5"), "--api chat"),
+        (("--max-tokens", "5", "--model", "double"), "--api chat"),
         (("--api", "embeddings", "--first-ms", "5"), "--api chat"),
         (("--api", "chat", "--max-tokens", "5", "--data", "{}"), "--max-tokens"),
         (("--api", "chat", "--rows", "5"), "tensors of v2"),

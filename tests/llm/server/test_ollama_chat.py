@@ -48,7 +48,11 @@ def test_a_chat_is_answered(http: httpx.Client, text: str) -> None:
     assert found["message"] == {"role": "assistant", "content": text}
     assert (found["done"], found["done_reason"], found["model"]) == (True, "length", "tiny")
     assert (found["prompt_eval_count"], found["eval_count"]) == (7, 12)
-    assert found["total_duration"] >= found["eval_duration"]
+    assert 0 < found["eval_duration"] < found["total_duration"]
+    assert 0 < found["prompt_eval_duration"] < found["total_duration"]
+    assert sum(found[f"{part}_duration"] for part in ("eval", "prompt_eval")) == pytest.approx(
+        found["total_duration"], abs=2
+    )
 
 
 def test_a_prompt_is_answered_as_a_chat_of_one(http: httpx.Client, text: str) -> None:

@@ -93,8 +93,11 @@ class LineWriter(Writer):
         self._began_s = time.monotonic()
         self._first_s = 0.0  # when its first piece came
 
-    def piece(self, piece: AnswerPiece) -> bytes:
+    def begin(self) -> None:
         self._first_s = self._first_s or time.monotonic()
+
+    def piece(self, piece: AnswerPiece) -> bytes:
+        self.begin()
         written = b"".join(self._line_of(event) for event in self._blocks.read(piece))
         if piece.finish_reason is not None:
             self._end(piece)

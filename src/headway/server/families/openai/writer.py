@@ -5,7 +5,7 @@ token says is the route's own (`ChatWriter.piece` in `chat.py`);
 `server/service/event_stream.py` writes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -57,6 +57,9 @@ class Writer:
         self._usage = usage
         self._story = ask.story
 
+    def begin(self) -> None:
+        """The first piece of an answer that is written whole has come."""
+
     def piece(self, piece: AnswerPiece) -> bytes:
         raise NotImplementedError
 
@@ -91,16 +94,20 @@ async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> 
             events = Events(stream, writer.piece, writer.error_of, writer.tail)
             await events.start()
             return StreamResponse(events, content_type=writer.content_type, headers=EVENT_HEADERS)
-        pieces = await gathered(stream)
+        pieces = await gathered(stream, writer.begin)
     except InputTooLarge as error:
         raise too_long(error) from None
     return writer.whole(pieces)
 
 
-async def gathered(stream: ServedStream) -> list[AnswerPiece]:
-    """All pieces of a stream. No task has a turn before the last piece has come."""
+async def gathered(
+    stream: ServedStream, begin: Callable[[], None] = lambda: None
+) -> list[AnswerPiece]:
+    """All pieces of a stream. No task has a turn before the last piece has come; `begin` is called
+    when the first has."""
     try:
         pieces = [await anext(stream)]
+        begin()
         await Pumping(stream, pieces.extend).wait_done()
         return pieces
     finally:
