@@ -79,7 +79,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
 def _token_rows(points: Sequence[Point]) -> list[str]:
     """A table of their own, where answers are streams of tokens."""
     head = ["load", "tokens/s", "first ms p50", "first p99", "between p50", "between p99"]
-    rows = []
+    rows: list[list[str]] = []
     for point in points:
         tokens = point.summary.tokens
         if tokens is None:

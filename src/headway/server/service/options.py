@@ -157,9 +157,9 @@ async def find_generator(inference: Inference, request: Request, name: str | Non
     if name is None:
         found = inference.models.answering(request.caller)
         names = [each.name for each in found if each.language is not None]
-        names = names or [each.name for each in found]
+        names = names or inference.models.names(request.caller)  # also one that still loads
         if len(names) != 1:
-            listed = ", ".join(names[:20]) or "none is ready"
+            listed = ", ".join(names[:20]) or "there is none"
             raise InvalidInput(f"model: {len(names)} models could be meant ({listed}); name one")
         (name,) = names
     return await find_or_wake(inference, request, name)
