@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headway.cli import bench_flags as read
 from headway.cli import simulate_flags as flags
@@ -22,6 +22,7 @@ from headway.cli.bench_requests import (
     tls_of,
     wanted_of,
 )
+from headway.cli.commands import Commands
 from headway.cli.server_flags import DEFAULT_URL
 from headway.cli.simulate_scenarios import naming
 from headway.loadgen.against import in_turns, ratios
@@ -36,9 +37,6 @@ from headway.loadgen.search import Objective, Search
 from headway.loadgen.sweep import ArrivalLaw, Bench, Timing, swept
 from headway.loadgen.target import Target, find_target
 from headway.loadgen.tokens import TokenLimits
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 NOT_VALID = 3
 _USUAL_CONNECTIONS = (1, 8, 64)
@@ -122,15 +120,13 @@ _HELP = {
 }
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "bench",
         usage="%(prog)s [URL] [options]",
         help="measure a server under load",
         description=_DESCRIPTION,
         epilog=_EXIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "url",

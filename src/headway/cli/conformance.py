@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.bench_flags import shape
+from headway.cli.commands import Commands
 from headway.cli.server_flags import add_server, key_of, read_file, server_of
 from headway.errors import ConfigError
 from headway.loadgen.asking import as_expected, only_model
@@ -20,12 +21,10 @@ if TYPE_CHECKING:
     from headway.conformance.checks import ReportLine
     from headway.conformance.subject import Subject
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 _SHAPE = "of an input, where the metadata leaves it open; may be repeated"
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "conformance",
         usage="%(prog)s [URL] [options]",
@@ -34,7 +33,6 @@ def add_parser(commands: "Commands") -> None:
         "MLServer, Headway, …) for what the specification says, and names the clause of each line. "
         "Requests are made from the model's metadata; nothing is loaded or unloaded. Ends with 1 "
         "where a clause is broken. What a server does not claim to have is no failure.",
-        allow_abbrev=False,
     )
     parser.add_argument("--model", default="", metavar="NAME", help="default: the only one there")
     parser.add_argument(

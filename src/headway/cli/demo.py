@@ -10,15 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from headway.cli.commands import Commands
 from headway.core.items import FireReason
 from headway.errors import HeadwayError
 from headway.runtime.batching.batcher import Batcher
 from headway.runtime.events import BatchFinished, Event
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _CALLERS = 64
 _SECONDS = 1.0  # for each of the two runs
@@ -58,13 +55,12 @@ Try next (in the repository)
 """
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "demo",
         help="see what batching does to one small model, in a few seconds",
         description="Runs a small model one call at a time, then batched, and explains what "
         "happened. Takes a few seconds and needs nothing but Headway.",
-        allow_abbrev=False,
     )
     parser.set_defaults(run=run)
 

@@ -5,22 +5,20 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headway.cli.commands import Commands
 from headway.cli.explain_trace import chrome_trace
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.columns import aligned
 from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected, printable
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 _BATCHES = "/admin/explain"
 _MOST_BATCHES = 4096  # in one answer of a server
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "explain",
         usage="%(prog)s [REQUEST-ID | --slowest N | --batch N | --trace FILE | --what-if SETTINGS] "
@@ -30,7 +28,6 @@ def add_parser(commands: "Commands") -> None:
         "each was in, why that left, what held it, and what would change it. The server keeps the "
         "last few thousand requests and batches. Takes a key with the right `admin`, or a server "
         "that was started with --admin-without-key.",
-        allow_abbrev=False,
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(

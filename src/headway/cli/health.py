@@ -1,23 +1,19 @@
 """`headway health`: is a server ready? For probes of containers, which have no curl."""
 
 import argparse
-from typing import TYPE_CHECKING
 
+from headway.cli.commands import Commands
 from headway.cli.server_flags import add_server, server_of
 from headway.loadgen.asking import NoAnswer
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "health",
         usage="%(prog)s [URL] [options]",
         help="is a server ready?",
         description="Asks a server whether it is ready. Ends with 0 where it is, with 1 where it "
         "is not or cannot be reached, with 2 where a flag is wrong. Needs no API key.",
-        allow_abbrev=False,
     )
     add_server(parser)
     parser.add_argument("--live", action="store_true", help="ask only whether it is alive")

@@ -4,12 +4,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headway.cli.commands import Commands
 from headway.errors import ConfigError
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _NEW = """\
 Makes a key of 192 random bits. Give the key to its user: it is shown only now. The lines below
@@ -19,12 +17,11 @@ it go into the file of `headway serve --keys-file`. They hold its hash, not the 
 """
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "keys",
         help="make API keys, list them",
         description="Make and list API keys.",
-        allow_abbrev=False,
     )
     kinds: Commands = parser.add_subparsers(
         title="what", metavar="WHAT", required=True, parser_class=type(parser)
@@ -34,14 +31,13 @@ def add_parser(commands: "Commands") -> None:
         "list",
         help="list the keys of a file",
         description="Lists the keys of a file: ids and rights, nothing secret.",
-        allow_abbrev=False,
     )
     listing.add_argument("file", metavar="FILE", help="a keys.toml")
     listing.add_argument("--json", action="store_true", help="for programs: one JSON list")
     listing.set_defaults(run=run_list)
 
 
-def _add_new(kinds: "Commands") -> None:
+def _add_new(kinds: Commands) -> None:
     from headway.config import KeyConfig
     from headway.flags import described
 
@@ -50,8 +46,6 @@ def _add_new(kinds: "Commands") -> None:
         usage="%(prog)s --tenant TEXT [options]",
         help="make a key",
         description=_NEW,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     about = described(KeyConfig)
     parser.add_argument("--tenant", required=True, metavar="TEXT", help=about["tenant"])

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from headway.cli.commands import Commands
 from headway.errors import ConfigError, Unavailable, nearest
 from headway.version import VERSION
 
@@ -98,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Parser(argparse.ArgumentParser):
     """Reports a mistake in one line with a likely correction, without the usage before it."""
 
+    def __init__(self, *, description: str = "", **options: Any) -> None:
+        if "\n" in description:  # it is laid out already
+            options["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=description, allow_abbrev=False, **options)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:  # here, not in the parser of all commands: it does not know their flags
@@ -126,11 +132,9 @@ def _hint(typed: str, flags: Sequence[str], *, is_only: bool) -> str:
 
 def _parser(command: str = "") -> argparse.ArgumentParser:
     """The flags of one command, or of all if none has this name."""
-    parser = _Parser(
-        prog="headway", description="The batching brain for model inference.", allow_abbrev=False
-    )
+    parser = _Parser(prog="headway", description="The batching brain for model inference.")
     parser.add_argument("--version", action="version", version=_version())
-    commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
+    commands: Commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_Parser
     )
     for module in [_COMMANDS[command]] if command in _COMMANDS else _COMMANDS.values():

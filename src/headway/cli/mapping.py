@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.commands import Commands
 from headway.cli.serve import add_model_flags, is_repository, name_for
 from headway.errors import ConfigError, HeadwayError, InvalidInput
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from headway.hosting.hosted import Served
     from headway.offline.mapping import Tally
     from headway.offline.output import Output
-
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DESCRIPTION = """\
 Runs every line of a file through a model, in full batches of lines of like length. A large file
@@ -52,14 +51,12 @@ _FLAGS = (*_BATCHING, *_GENERATION, "warm_up", "warm_up_s", "options")
 _AHEAD = 16  # batches; the scheduler looks at eight of them to choose one
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "map",
         usage="%(prog)s MODEL IN OUT [options]",
         help="run a file of JSON lines through a model",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "target", metavar="MODEL", help="as for `headway serve`: module:Class, a file, a name, …"

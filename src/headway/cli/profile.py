@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.commands import Commands
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.config import ModelConfig
     from headway.core.costs import CostTable
-
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _ROUNDS = 3
 _DESCRIPTION = """\
@@ -31,7 +30,7 @@ kept as its warm-up table, so that the next `headway serve` with the same settin
 _FLAGS = ("max_batch_size", "batch_sizes", "workers", "worker", "pin", "options", "name")
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     from headway.cli.serve import add_model_flags
 
     parser = commands.add_parser(
@@ -39,8 +38,6 @@ def add_parser(commands: "Commands") -> None:
         usage="%(prog)s MODEL [options]",
         help="how long a model's batches take, by rows and by size",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("target", metavar="MODEL", help="as for `headway serve`")
     parser.add_argument(

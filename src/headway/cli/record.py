@@ -8,16 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headway.cli import simulate_flags as flags
+from headway.cli.commands import Commands
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.recording import MOST_REQUESTS, Recording
 from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _EVERY_S = 0.5
 _BATCHES = 4096  # of one look: as many as a server keeps
@@ -40,14 +38,12 @@ was started with --admin-without-key.
 """
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "record",
         usage="%(prog)s [URL] --out FILE [options]",
         help="a server's traffic as a trace for simulate, bench and tune",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="FILE", help="a new file, as traffic.jsonl")

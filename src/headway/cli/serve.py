@@ -10,14 +10,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.commands import Commands
 from headway.errors import ConfigError, HeadwayError
 from headway.observe import logs
 
 if TYPE_CHECKING:
     from headway.config import Config
     from headway.flags import Flag
-
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _MOST_FILES = 65536
 _DESCRIPTION = """\
@@ -77,7 +76,7 @@ FLAG_GROUPS = {
 }
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     from headway.config import ModelConfig, ServerConfig
     from headway.flags import flags
 
@@ -87,8 +86,6 @@ def add_parser(commands: "Commands") -> None:
         help="serve models over HTTP and gRPC",
         description=_DESCRIPTION,
         epilog=_EPILOGUE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "target",

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headway.cli import simulate_flags as flags
 from headway.cli import simulate_fleet, simulate_generation
+from headway.cli.commands import Commands
 from headway.cli.simulate_scenarios import Composing, check_batch_sizes, naming, points_of, tell
 from headway.core.policy import Compose, Order
 from headway.errors import ConfigError
@@ -14,9 +14,6 @@ from headway.lab import report
 from headway.lab.profiles import NOISE_LAWS, Noise
 from headway.lab.report import Result
 from headway.lab.simulate import DEFAULT_MAX_QUEUE, Scenario
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DEFAULT_POLICIES = ("auto", "window:5", "static")
 _REQUESTS = 20_000
@@ -119,15 +116,13 @@ examples:
 """
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "simulate",
         usage="%(prog)s --arrivals SPEC --latency A,B|--profile FILE [options]",
         help="compare batching policies on a workload, without a server",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_truth(parser)
     _add_lengths(parser)

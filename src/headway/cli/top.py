@@ -6,16 +6,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headway.cli.commands import Commands
 from headway.cli.readings import FIRST_TOKEN, LATENCY, Reading, Span, read, spans_of
 from headway.cli.server_flags import add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.columns import aligned
 from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected, printable
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _CLEAR, _HOME, _REST = "\x1b[2J", "\x1b[H", "\x1b[J"
 _MOST_BATCHES = 200
@@ -29,7 +27,7 @@ _LANGUAGE = (
 )
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "top",
         usage="%(prog)s [URL] [options]",
@@ -38,7 +36,6 @@ def add_parser(commands: "Commands") -> None:
         "batches and why they left. Takes a key with the right `metrics`; with `admin`, or on a "
         "server that was started with --admin-without-key, it also shows the last batches. "
         "The same as a page: /dashboard.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--every",

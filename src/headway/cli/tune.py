@@ -14,6 +14,7 @@ import numpy as np
 
 from headway.cli import simulate_flags as flags
 from headway.cli.bench_flags import counts
+from headway.cli.commands import Commands
 from headway.cli.served_process import served
 from headway.cli.simulate_scenarios import measured_costs
 from headway.core.costs import CostTable
@@ -36,8 +37,6 @@ from headway.loadgen.target import Wanted, find_target, read_bodies
 if TYPE_CHECKING:
     from headway.config import ModelConfig
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 _QUICK, _THOROUGH, _SEEDS = 1_500, 6_000, 2  # items to simulate
 _GAIN = 0.95  # times the default's p99: less is worth a setting
 _ROUNDS = 2
@@ -55,7 +54,7 @@ set, what it gains, and what the default would give. Often the default is best; 
 _FLAGS = ("max_batch_size", "workers", "worker", "pin", "options", "name")
 
 
-def add_parser(commands: "Commands") -> None:
+def add_parser(commands: Commands) -> None:
     from headway.cli.serve import add_model_flags
 
     parser = commands.add_parser(
@@ -63,8 +62,6 @@ def add_parser(commands: "Commands") -> None:
         usage="%(prog)s MODEL --rate R|--concurrency N [options]",
         help="what to set for a model and its traffic",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("target", metavar="MODEL", help="as for `headway serve`")

@@ -12,7 +12,7 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_for_task
 from headway.server.service.routes import ErrorFormat, Gives, Handler, Route, Takes
 from headway.server.service.vectors import Array, base64_of, bits_of, shortened, texts_of, tokens_in
@@ -77,12 +77,7 @@ class CohereEmbedAnswer(TypedDict):
     meta: EmbedMeta
 
 
-class Cohere:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Cohere(ServiceRoutes):
     def routes(self) -> list[Route]:
         return [
             self._row("/v1/embed", self.embed, ErrorFormat.OPENAI),

@@ -9,7 +9,7 @@ from headway.errors import InvalidInput
 from headway.server.auth.access import Access
 from headway.server.bodies.json_body import decode_fields
 from headway.server.families.plain.answers import encoded
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.routes import Gives, Route, Takes, no_query
 from headway.server.service.tensors import too_many_rows
@@ -26,12 +26,9 @@ class Predictions(TypedDict):
     predictions: list[Any]
 
 
-class Instances:
-    """The routes and their handlers, over one service. An instance is what the plain route takes
+class Instances(ServiceRoutes):
+    """An instance is what the plain route takes
     as one value; the first that fails is the whole request's error."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
 
     def routes(self) -> list[Route]:
         return [

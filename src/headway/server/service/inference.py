@@ -181,6 +181,13 @@ class Inference:
         )
 
 
+class ServiceRoutes:
+    """The routes of a family and their handlers, over one service."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+
 def inference_over(
     models: Registry | Inference,
     config: ServerConfig,

@@ -16,7 +16,7 @@ from headway.server.families.openai.chat import begin_chat, chat_prompt, encoded
 from headway.server.families.openai.generation_request import language_of
 from headway.server.families.openai.writer import answered
 from headway.server.service.error_words import renamed
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import find_or_wake
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request, Response
@@ -29,12 +29,7 @@ class InputTokens(TypedDict):
     input_tokens: int
 
 
-class Messages:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Messages(ServiceRoutes):
     def routes(self) -> list[Route]:
         example = {**_HELLO, "max_tokens": 64}
         count = "/v1/messages/count_tokens"

@@ -1,13 +1,21 @@
 """Requests in Anthropic's dialect, as a chat: one field of theirs for one of ours."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.bodies.neutral import (
+    Neutral,
+    check_fields,
+    check_names,
+    is_neutral,
+    text_at,
+    texts_in,
+)
 from headway.server.families.openai.chat import ChatRequest
 from headway.server.families.openai.chat_messages import check_count
 
@@ -101,9 +109,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind not in (None, "custom"):
         raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported; the server has no tools")
     known = ("name", "description", "input_schema", "strict", "type", "input_examples")
-    for name, value in tool.items():
-        if name not in known and not is_neutral(name, value, _TOOL):
-            raise InvalidInput(f"{where}.{name}: this field is not supported")
+    check_fields(tool, known, where, _TOOL)
     if tool.get("input_examples"):
         raise InvalidInput(f"{where}.input_examples: put examples into the description")
     function = {name: tool.get(name) for name in ("name", "description", "strict")}
@@ -111,8 +117,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
-    for name in choice.keys() - {"type", "name", "disable_parallel_tool_use"}:
-        raise InvalidInput(f"tool_choice.{name}: there is no such field")
+    check_names(choice, ("type", "name", "disable_parallel_tool_use"), "tool_choice")
     kind = choice.get("type")
     if kind != "tool" and choice.get("name") is not None:
         raise InvalidInput(f"tool_choice.name: goes with type tool, not {kind!r:.40}")
@@ -156,8 +161,7 @@ def _output(asked: CountRequest) -> tuple[Any, dict[str, Any] | None]:
         return effort, None
     if not isinstance(form, dict) or form.get("type") != "json_schema" or "schema" not in form:
         raise InvalidInput(f"{where}: an object with type json_schema and a schema is expected")
-    for name in form.keys() - {"type", "schema"}:
-        raise InvalidInput(f"{where}.{name}: there is no such field")
+    check_names(form, ("type", "schema"), where)
     return effort, {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
 
 
@@ -186,9 +190,7 @@ def _turn(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     role = message.get("role")
     if role not in _ROLES:
         raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {', '.join(_ROLES)}")
-    for name in message:
-        if name not in ("role", "content"):
-            raise InvalidInput(f"{where}.{name}: there is no such field")
+    check_names(message, ("role", "content"), where)
     content, where = message.get("content"), f"{where}.content"
     if isinstance(content, list):
         return _of_blocks(role, content, where)
@@ -213,11 +215,7 @@ def _of_blocks(role: str, content: list[Any], where: str) -> list[dict[str, Any]
 
 
 def _text(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidInput(f"{where}: a text or a list of blocks is expected")
-    return "\n".join(_block(block, f"{where}[{index}]") for index, block in enumerate(content))
+    return "\n".join(texts_in(content, where, _block, "blocks"))
 
 
 def _block(block: Any, where: str) -> str:
@@ -226,49 +224,34 @@ def _block(block: Any, where: str) -> str:
     kind = block.get("type")
     if kind != "text":
         raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported here")
-    return _field(block, where, "text")
+    return _field(block, where, field="text")
 
 
-def _field(block: Mapping[str, Any], where: str, field: str) -> str:
+def _field(block: Mapping[str, Any], where: str, *, field: str) -> str:
     """A block's one text."""
-    _check_fields(block, where, ("type", field))
-    if not isinstance(block.get(field), str):
-        raise InvalidInput(f"{where}.{field}: a text is expected")
-    return str(block[field])
-
-
-def _check_fields(block: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    for name, value in block.items():
-        if name not in known and not is_neutral(name, value, _BLOCK):
-            raise InvalidInput(f"{where}.{name}: this field is not supported")
+    check_fields(block, ("type", field), where, _BLOCK)
+    return text_at(block, field, where)
 
 
 def _result(block: Mapping[str, Any], where: str) -> dict[str, Any]:
-    _check_fields(block, where, ("type", "tool_use_id", "content", "is_error"))
-    if not isinstance(block.get("tool_use_id"), str):
-        raise InvalidInput(f"{where}.tool_use_id: a text is expected")
+    check_fields(block, ("type", "tool_use_id", "content", "is_error"), where, _BLOCK)
+    call_id = text_at(block, "tool_use_id", where)
     text = _text(block.get("content") or "", f"{where}.content")
     said = f"Error: {text}" if block.get("is_error") is True else text
-    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}
+    return {"role": "tool", "tool_call_id": call_id, "content": said}
 
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
-    _check_fields(block, where, ("type", "id", "name", "input", "caller"))
-    for name in ("id", "name"):
-        if not isinstance(block.get(name), str):
-            raise InvalidInput(f"{where}.{name}: a text is expected")
+    check_fields(block, ("type", "id", "name", "input", "caller"), where, _BLOCK)
+    call_id, name = text_at(block, "id", where), text_at(block, "name", where)
     if not isinstance(block.get("input"), dict):
         raise InvalidInput(f"{where}.input: an object is expected")
-    function = {"name": block["name"], "arguments": block["input"]}
-    return {"id": block["id"], "type": "function", "function": function}
-
-
-def _thought(block: Mapping[str, Any], where: str) -> str:
-    return _field(block, where, "thinking")
+    function = {"name": name, "arguments": block["input"]}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 _BLOCKS: dict[str, dict[str, Callable[[Any, str], Any]]] = {  # beside text
     "user": {"tool_result": _result},
-    "assistant": {"tool_use": _call, "thinking": _thought},
+    "assistant": {"tool_use": _call, "thinking": partial(_field, field="thinking")},
     "system": {},
 }

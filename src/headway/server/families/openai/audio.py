@@ -14,7 +14,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.auth.access import Access
 from headway.server.bodies.multipart_form import read_form
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_for_task
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes, no_query
 from headway.wire.messages import Request, Response
@@ -98,12 +98,7 @@ class VerboseTranscription(TypedDict):
     language: NotRequired[str]
 
 
-class Audio:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Audio(ServiceRoutes):
     def routes(self) -> list[Route]:
         return [
             Route(

@@ -31,7 +31,7 @@ from headway.server.families.openai.generation_request import (
 )
 from headway.server.families.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.families.openai.writer import answered
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_generator
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
@@ -61,12 +61,7 @@ class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
     top_logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
 
 
-class Chat:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Chat(ServiceRoutes):
     def routes(self) -> list[Route]:
         example = {
             "messages": [{"role": "user", "content": "hello"}],

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.server.bodies.neutral import is_neutral
+from headway.server.bodies.neutral import check_fields, is_neutral, text_at
 from headway.server.families.openai.generation_request import MESSAGE, PART
 
 _MOST_MESSAGES = 4096
@@ -42,9 +42,7 @@ def check_count(messages: Sized, name: str = "messages") -> None:
 def _checked(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     known = _role(message.get("role"), where)
     fields = _FIELDS.get(known, _PLAIN)
-    for name, value in message.items():
-        if name not in fields and not is_neutral(name, value, MESSAGE):
-            raise InvalidInput(f"{where}.{name}: this field is not supported")
+    check_fields(message, fields, where, MESSAGE)
     if known != "assistant" and message.get("content") is None:
         raise InvalidInput(f"{where}.content: a text is expected")
     checked: dict[str, Any] = {
@@ -68,11 +66,8 @@ def _role(role: Any, where: str) -> str:
 
 
 def _texts(message: Mapping[str, Any], where: str) -> dict[str, str]:
-    given = {name: message[name] for name in _TEXTS if message.get(name) is not None}
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise InvalidInput(f"{where}.{name}: a text is expected")
-    return given
+    given = (name for name in _TEXTS if message.get(name) is not None)
+    return {name: text_at(message, name, where) for name in given}
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
@@ -85,13 +80,13 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or call.get("type", "function") != "function":
         raise InvalidInput(f"{where}: an object with an id, type = function and a function")
-    if not isinstance(call.get("id"), str):
-        raise InvalidInput(f"{where}.id: a text is expected")
-    if not isinstance(function.get("name"), str):
-        raise InvalidInput(f"{where}.function.name: a text is expected")
+    call_id, name = text_at(call, "id", where), text_at(function, "name", f"{where}.function")
     arguments = call_arguments(function.get("arguments"), f"{where}.function.arguments")
-    made = {"name": function["name"], "arguments": arguments}
-    return {"id": call["id"], "type": "function", "function": made}
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def call_arguments(given: Any, where: str) -> Any:
@@ -124,7 +119,4 @@ def _part(part: Any, where: str) -> str:
     for name, value in part.items():
         if name not in ("type", "text") and not is_neutral(name, value, PART):
             raise InvalidInput(f"{where}.{name}: there is no such field")
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise InvalidInput(f"{where}.text: a text is expected")
-    return text
+    return text_at(part, "text", where)

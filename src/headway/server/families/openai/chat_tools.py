@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from headway.errors import InvalidInput
 from headway.models.chat.chats import ChatTool, ToolUse
+from headway.server.bodies.neutral import check_names
 
 MOST_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -88,14 +89,12 @@ def _tool(given: Mapping[str, Any], where: str) -> ChatTool:
     kind = given.get("type")
     if kind != "function":
         raise InvalidInput(f"{where}.type: {kind!r:.40} is not supported; function is")
-    for name in given.keys() - {"type", "function"}:
-        raise InvalidInput(f"{where}.{name}: there is no such field")
+    check_names(given, ("type", "function"), where)
     function = given.get("function")
     where = f"{where}.function"
     if not isinstance(function, Mapping):
         raise InvalidInput(f"{where}: an object with a name is expected")
-    for name in function.keys() - {"name", "description", "parameters", "strict"}:
-        raise InvalidInput(f"{where}.{name}: there is no such field")
+    check_names(function, ("name", "description", "parameters", "strict"), where)
     # Arguments always meet their schema, strict or not.
     if not isinstance(function.get("strict"), bool | None):
         raise InvalidInput(f"{where}.strict: must be true or false")

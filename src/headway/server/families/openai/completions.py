@@ -38,7 +38,7 @@ from headway.server.families.openai.logprobs import (
     prompt_scores,
 )
 from headway.server.families.openai.writer import Writer, answered
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_generator
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
@@ -70,12 +70,7 @@ class CompletionRequest(GenerationRequest, frozen=True, forbid_unknown_fields=Tr
         return self.max_tokens != 0
 
 
-class Completions:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Completions(ServiceRoutes):
     def routes(self) -> list[Route]:
         return [
             Route(

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_for_task
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.server.service.vectors import base64_of, check_ids, shortened, texts_of, tokens_in
@@ -44,12 +44,7 @@ class EmbeddingsAnswer(TypedDict):
     usage: EmbeddingsUsage
 
 
-class EmbeddingsRoutes:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class EmbeddingsRoutes(ServiceRoutes):
     def routes(self) -> list[Route]:
         return [
             Route(

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from headway.server.auth.access import Access
 from headway.server.bodies.background import background
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_for_task
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Request, Response
@@ -55,12 +55,7 @@ class ImagesAnswer(msgspec.Struct, frozen=True):
     output_format: Literal["png"] = "png"
 
 
-class Images:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Images(ServiceRoutes):
     def routes(self) -> list[Route]:
         return [
             Route(

@@ -11,7 +11,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.auth.access import Access
 from headway.server.bodies.encoding import encode_json
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_for_task
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.signature.foreign import plain_of
@@ -52,12 +52,7 @@ class RerankAnswer(TypedDict):
     usage: RerankUsage
 
 
-class Reranking:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Reranking(ServiceRoutes):
     def routes(self) -> list[Route]:
         example = {
             "query": "what is the capital of France?",

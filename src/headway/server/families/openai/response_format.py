@@ -7,6 +7,7 @@ import msgspec
 
 from headway.errors import InvalidInput
 from headway.models.chat.grammars import grammar_of_choice, grammar_of_regex, grammar_of_schema
+from headway.server.bodies.neutral import check_names
 
 _OBJECT = {"type": "object"}
 _MAKERS = {"json": grammar_of_schema, "regex": grammar_of_regex, "choice": grammar_of_choice}
@@ -35,8 +36,7 @@ def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
     if kind not in _KINDS:
         raise InvalidInput(f"{field}.type: {kind!r:.40} is not one of {', '.join(_KINDS)}")
     known = {"type", {"json_schema": "json_schema", "json_object": "schema"}.get(kind, "type")}
-    for name in given.keys() - known:
-        raise InvalidInput(f"{field}.{name}: there is no such field")
+    check_names(given, known, field)
     if kind == "text":
         return None
     if kind == "json_object":
@@ -46,8 +46,7 @@ def _response_format(given: Mapping[str, Any]) -> AnswerFormat | None:
     inner = given.get("json_schema")
     if not isinstance(inner, Mapping) or "schema" not in inner:
         raise InvalidInput(f"{field}.json_schema: an object with a schema is expected")
-    for name in inner.keys() - {"name", "description", "schema", "strict"}:
-        raise InvalidInput(f"{field}.json_schema.{name}: there is no such field")
+    check_names(inner, ("name", "description", "schema", "strict"), f"{field}.json_schema")
     where = f"{field}.json_schema.schema"
     return AnswerFormat(grammar_of_schema(inner["schema"], where), where)
 

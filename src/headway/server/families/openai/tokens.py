@@ -14,7 +14,7 @@ from headway.server.bodies.encoding import encode_json
 from headway.server.families.openai.chat_messages import checked_messages
 from headway.server.families.openai.generation_request import language_of
 from headway.server.service.adapters import book_of
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import ask_of, find_generator
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.signature.foreign import plain_of
@@ -52,12 +52,7 @@ class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
 
-class Tokens:
-    """The routes and their handlers, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Tokens(ServiceRoutes):
     def routes(self) -> list[Route]:
         return [
             Route(

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.bodies.neutral import Neutral, check_fields, is_neutral, text_at, texts_in
 from headway.server.families.openai.chat import ChatRequest, Effort
 from headway.server.families.openai.chat_messages import call_arguments, check_count
 
@@ -152,10 +152,8 @@ def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
 
 
 def _effort(given: Mapping[str, Any]) -> Any:
-    for name, value in given.items():
-        summary: Neutral = dict.fromkeys(("summary", "generate_summary"), ("auto",))
-        if name != "effort" and not is_neutral(name, value, summary):
-            raise InvalidInput(f"reasoning.{name}: this field is not supported")
+    summary: Neutral = dict.fromkeys(("summary", "generate_summary"), ("auto",))
+    check_fields(given, ("effort",), "reasoning", summary)
     effort = given.get("effort")
     if effort not in (None, *get_args(Effort)):
         raise InvalidInput(f"reasoning.effort: {effort!r:.40} is unknown")
@@ -163,9 +161,7 @@ def _effort(given: Mapping[str, Any]) -> Any:
 
 
 def _format(text: Mapping[str, Any]) -> dict[str, Any] | None:
-    for name, value in text.items():
-        if name != "format" and not is_neutral(name, value, {"verbosity": ("medium",)}):
-            raise InvalidInput(f"text.{name}: this field is not supported")
+    check_fields(text, ("format",), "text", {"verbosity": ("medium",)})
     given = text.get("format")
     if given is None:
         return None
@@ -208,7 +204,7 @@ def _add_message(messages: list[dict[str, Any]], item: Mapping[str, Any], where:
     known = _ROLES.get(role) if isinstance(role, str) else None
     if known is None:
         raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {', '.join(_ROLES)}")
-    _check_fields(item, where, ("type", "role", "content"))
+    check_fields(item, ("type", "role", "content"), where, _MESSAGE)
     text = _text(item.get("content"), f"{where}.content")
     last = messages[-1] if messages else {}
     if len(messages) == 1 and known == "system" == last["role"]:
@@ -220,7 +216,7 @@ def _add_message(messages: list[dict[str, Any]], item: Mapping[str, Any], where:
 
 
 def _add_thought(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
-    _check_fields(item, where, _SKIPPED_IN_THOUGHT)
+    check_fields(item, _SKIPPED_IN_THOUGHT, where, _MESSAGE)
     parts = item.get("content") or item.get("summary") or []
     if not isinstance(parts, list):
         raise InvalidInput(f"{where}.content: a list of parts is expected")
@@ -230,26 +226,20 @@ def _add_thought(messages: list[dict[str, Any]], item: Mapping[str, Any], where:
 
 
 def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
-    _check_fields(item, where, ("type", "call_id", "name", "arguments"))
-    for name in ("call_id", "name", "arguments"):
-        if not isinstance(item.get(name), str):
-            raise InvalidInput(f"{where}.{name}: a text is expected")
-    function = {
-        "name": item["name"],
-        "arguments": call_arguments(item["arguments"], f"{where}.arguments"),
-    }
+    check_fields(item, ("type", "call_id", "name", "arguments"), where, _MESSAGE)
+    call_id, name, given = (text_at(item, each, where) for each in ("call_id", "name", "arguments"))
+    function = {"name": name, "arguments": call_arguments(given, f"{where}.arguments")}
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
-    call = {"id": item["call_id"], "type": "function", "function": function}
+    call = {"id": call_id, "type": "function", "function": function}
     messages[-1].setdefault("tool_calls", []).append(call)
 
 
 def _add_output(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
-    _check_fields(item, where, ("type", "call_id", "output"))
-    if not isinstance(item.get("call_id"), str):
-        raise InvalidInput(f"{where}.call_id: a text is expected")
+    check_fields(item, ("type", "call_id", "output"), where, _MESSAGE)
+    call_id = text_at(item, "call_id", where)
     text = _text(item.get("output"), f"{where}.output")
-    messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
+    messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
 
 _ADDS = {
@@ -260,18 +250,8 @@ _ADDS = {
 }
 
 
-def _check_fields(item: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    for name, value in item.items():
-        if name not in known and not is_neutral(name, value, _MESSAGE):
-            raise InvalidInput(f"{where}.{name}: this field is not supported")
-
-
 def _text(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidInput(f"{where}: a text or a list of parts is expected")
-    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+    return "\n".join(texts_in(content, where, _part, "parts"))
 
 
 def _part(part: Any, where: str) -> str:
@@ -280,10 +260,5 @@ def _part(part: Any, where: str) -> str:
     field = _PARTS.get(str(part.get("type")))
     if field is None:
         raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; only text is")
-    for name, value in part.items():
-        if name not in ("type", field) and not is_neutral(name, value, _PART):
-            raise InvalidInput(f"{where}.{name}: this field is not supported")
-    text = part.get(field)
-    if not isinstance(text, str):
-        raise InvalidInput(f"{where}.{field}: a text is expected")
-    return text
+    check_fields(part, ("type", field), where, _PART)
+    return text_at(part, field, where)

@@ -6,18 +6,13 @@ from headway.server.families.openai.writer import answered
 from headway.server.families.responses.reading import FIELDS, ResponsesRequest, chat_of
 from headway.server.families.responses.writing import ResponseObject, ResponseWriter
 from headway.server.service.error_words import renamed
-from headway.server.service.inference import Inference
+from headway.server.service.inference import ServiceRoutes
 from headway.server.service.options import find_or_wake
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Answer, Request
 
 
-class Responses:
-    """The route and its handler, over one service."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-
+class Responses(ServiceRoutes):
     def routes(self) -> list[Route]:
         example = {"input": "hello", "max_output_tokens": 64}
         return [
