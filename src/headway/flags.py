@@ -10,14 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get
 import msgspec
 from msgspec import Meta
 
-from headway.config import (
-    Config,
-    ModelConfig,
-    ServerConfig,
-    TypedText,
-    default_of,
-    of_tables,
-)
+from headway.config import Config, ModelConfig, ServerConfig, TypedText, default_of, of_tables
 from headway.errors import ConfigError, nearest
 from headway.setting_errors import expected, not_given
 

@@ -75,11 +75,7 @@ def mask(
 
 
 def unpad(
-    batch: ArrayLike,
-    lengths: Sequence[int],
-    *,
-    axis: int | Sequence[int] = 0,
-    side: Side = "right",
+    batch: ArrayLike, lengths: Sequence[int], *, axis: int | Sequence[int] = 0, side: Side = "right"
 ) -> list[Array]:
     """Each row of a batch, cut back to its own length along `axis` (the row's own)."""
     rows = numpy.asarray(batch)

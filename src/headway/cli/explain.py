@@ -34,11 +34,7 @@ def add_parser(commands: Commands) -> None:
         "request", nargs="?", metavar="REQUEST-ID", help="as in the answer's X-Request-Id"
     )
     what.add_argument(
-        "--slowest",
-        type=_number,
-        default=10,
-        metavar="N",
-        help="the N slowest; default: 10",
+        "--slowest", type=_number, default=10, metavar="N", help="the N slowest; default: 10"
     )
     what.add_argument("--batch", type=_number, metavar="N", help="the batch of this number")
     what.add_argument(

@@ -19,9 +19,7 @@ it go into the file of `headway serve --keys-file`. They hold its hash, not the 
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
-        "keys",
-        help="make API keys, list them",
-        description="Make and list API keys.",
+        "keys", help="make API keys, list them", description="Make and list API keys."
     )
     kinds: Commands = parser.add_subparsers(
         title="what", metavar="WHAT", required=True, parser_class=type(parser)
@@ -42,10 +40,7 @@ def _add_new(kinds: Commands) -> None:
     from headway.flags import described
 
     parser = kinds.add_parser(
-        "new",
-        usage="%(prog)s --tenant TEXT [options]",
-        help="make a key",
-        description=_NEW,
+        "new", usage="%(prog)s --tenant TEXT [options]", help="make a key", description=_NEW
     )
     about = described(KeyConfig)
     parser.add_argument("--tenant", required=True, metavar="TEXT", help=about["tenant"])

@@ -148,10 +148,7 @@ def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output")
 
 
 async def _map_here(
-    arguments: argparse.Namespace,
-    config: "ModelConfig",
-    output: "Output",
-    batches: "BatchCounts",
+    arguments: argparse.Namespace, config: "ModelConfig", output: "Output", batches: "BatchCounts"
 ) -> "tuple[Tally, float]":
     """And in how many seconds, once the model was ready."""
     from headway.offline.lines import lines_of

@@ -73,10 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{len(recording)} requests in {out}")
     if recording.missed or recording.has_gap:
         missed = recording.missed or "some"
-        print(
-            f"headway: the server forgot {missed} batches before they were read",
-            file=sys.stderr,
-        )
+        print(f"headway: the server forgot {missed} batches before they were read", file=sys.stderr)
     if recording.is_full:
         print(f"headway: stopped after {MOST_REQUESTS:,} requests", file=sys.stderr)
     return code

@@ -71,12 +71,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 _OWN_ROPES: dict[str, set[str]] = {
     "default": set(),
     "linear": {"factor"},
-    "llama3": {
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
-    },
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
 }
 # transformers computes these itself; two of them look at the longest sequence of a whole step, and
 # `longest_of` keeps every sequence below the length where that changes anything.

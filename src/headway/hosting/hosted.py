@@ -12,12 +12,7 @@ from typing import Any, TypeVar
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
 from headway.core.lifecycle.health import Health, health_of
-from headway.errors import (
-    ConfigError,
-    InvalidInput,
-    QueueFull,
-    Shed,
-)
+from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting.in_use import InUse
 from headway.hosting.making import (
     batcher_of,
@@ -56,12 +51,7 @@ from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Observer
-from headway.signature import (
-    Decoded,
-    ParameterHints,
-    Signature,
-    side_of,
-)
+from headway.signature import Decoded, ParameterHints, Signature, side_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -126,10 +126,7 @@ class WarmUp:
         tables: list[CostTable] = []
         fitting_rows: list[int] = []  # by sample whose next row count did not fit into memory
         try:
-            with (
-                _progress(name, self._cells(max_rows)) as count,
-                suppress(TimeoutError),
-            ):
+            with _progress(name, self._cells(max_rows)) as count, suppress(TimeoutError):
                 async with asyncio.timeout_at(end_at):
                     for left, sample in zip(
                         range(len(self.samples), 0, -1), self.samples, strict=True

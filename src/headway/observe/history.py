@@ -268,11 +268,7 @@ class History:
         return [each for each in self._models if is_visible(each.model)]
 
     def since(
-        self,
-        number: int,
-        limit: int,
-        *,
-        is_visible: Callable[[str], bool] = lambda model: True,
+        self, number: int, limit: int, *, is_visible: Callable[[str], bool] = lambda model: True
     ) -> Since:
         """The records after `number`: of more than `limit` batches, the newest."""
         shown = self.models(is_visible)

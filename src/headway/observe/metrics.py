@@ -68,11 +68,7 @@ class Metrics:
     # ---- what is watched
 
     def watch(
-        self,
-        batched: Any,
-        *,
-        version: str = "1",
-        requests: RequestFigures | None = None,
+        self, batched: Any, *, version: str = "1", requests: RequestFigures | None = None
     ) -> None:
         """Record what this `Batcher` or `@batched` function does from now on, until it closes.
 

@@ -1,12 +1,13 @@
 """Computes what a new configuration changes, and what takes effect without a restart. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
-from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
+from headway.config import Config, KeyConfig
 
 # New connections use these after the change; other settings are fixed at the start.
 LIVE = frozenset(
@@ -34,11 +35,18 @@ class SettingChange:
 
 def changes_of(old: Config, new: Config) -> list[SettingChange]:
     """The settings that differ, apart from keys."""
-    return [
-        *_server_changes(old.server, new.server),
-        *_shared_changes(old.every_model, new.every_model),
-        *_model_changes(old.models, new.models),
+    found = [
+        *_differing("server", asdict(old.server), asdict(new.server), LIVE),
+        *_differing("every_model", old.every_model, new.every_model, ()),
     ]
+    for name, before, after in _pairs(old.models, new.models, "name"):
+        where = f"model {name!r}"
+        if before is None or after is None:
+            found.append(SettingChange(where, "removed" if after is None else "added", True))
+        else:
+            settings = asdict(before)
+            found += _differing(where, settings, asdict(after), settings)
+    return found
 
 
 def key_changes_of(
@@ -73,33 +81,6 @@ def merged(old: Config, new: Config) -> Config:
     return msgspec.structs.replace(old, server=server, models=new.models)
 
 
-def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[SettingChange]:
-    for name, before, after in _differing(old, new):
-        what = "changed" if name in _HIDDEN else f"{_shown(before)} → {_shown(after)}"
-        yield SettingChange(f"server.{name}", what, name in LIVE)
-
-
-def _shared_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[SettingChange]:
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name), new.get(name)
-        if before != after:
-            what = f"{_shown(before)} → {_shown(after)}"
-            yield SettingChange(f"every_model.{name}", what, is_live=False)
-
-
-def _model_changes(
-    old: Iterable[ModelConfig], new: Iterable[ModelConfig]
-) -> Iterator[SettingChange]:
-    for name, before, after in _pairs(old, new, "name"):
-        if before is None or after is None:
-            yield SettingChange(f"model {name!r}", "removed" if after is None else "added", True)
-            continue
-        for field, was, becomes in _differing(before, after):
-            yield SettingChange(
-                f"model {name!r}.{field}", f"{_shown(was)} → {_shown(becomes)}", True
-            )
-
-
 def _pairs(old: Iterable[Any], new: Iterable[Any], by: str) -> Iterator[tuple[str, Any, Any]]:
     """The entries that differ, by name: before and after; None where there is none."""
     before: Mapping[str, Any] = {getattr(each, by): each for each in old}
@@ -109,11 +90,14 @@ def _pairs(old: Iterable[Any], new: Iterable[Any], by: str) -> Iterator[tuple[st
             yield name, before.get(name), after.get(name)
 
 
-def _differing(old: msgspec.Struct, new: msgspec.Struct) -> Iterator[tuple[str, Any, Any]]:
-    for name in old.__struct_fields__:
-        before, after = getattr(old, name), getattr(new, name)
+def _differing(
+    where: str, old: Mapping[str, Any], new: Mapping[str, Any], live: Container[str]
+) -> Iterator[SettingChange]:
+    for name in dict.fromkeys((*old, *new)):
+        before, after = old.get(name), new.get(name)
         if before != after:
-            yield name, before, after
+            what = "changed" if name in _HIDDEN else f"{_shown(before)} → {_shown(after)}"
+            yield SettingChange(f"{where}.{name}", what, name in live)
 
 
 def _shown(value: object) -> str:

@@ -57,11 +57,7 @@ async def embedded(
 
 
 def _grpc(
-    inference: Inference,
-    config: ServerConfig,
-    guard: Guard,
-    observing: Observing,
-    room: BodyRoom,
+    inference: Inference, config: ServerConfig, guard: Guard, observing: Observing, room: BodyRoom
 ) -> "MountedGrpc":
     from headway.server.grpc.mounted import MountedGrpc
 

@@ -224,8 +224,7 @@ def check_stream(kind: type[LitAPI], stream: Any) -> None:
     """Raises ConfigError where the option contradicts what `predict` does."""
     if stream and not kind._streams:
         raise ConfigError(
-            f"predict of {kind.__name__} must `yield` its answers to stream them",
-            field="stream",
+            f"predict of {kind.__name__} must `yield` its answers to stream them", field="stream"
         )
     if stream is False and kind._streams:
         raise ConfigError(

@@ -5,12 +5,7 @@ import math
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
 from headway.core.batching.lateness import ROUNDING_S, Lateness
-from headway.core.batching.planning import (
-    Limits,
-    Part,
-    Planner,
-    sorted_chunk,
-)
+from headway.core.batching.planning import Limits, Part, Planner, sorted_chunk
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Policy

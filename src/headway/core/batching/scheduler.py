@@ -16,16 +16,7 @@ from headway.core.costs import Costs, CostTable
 from headway.core.costs.full_batches import pace_of, work_of
 from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
-from headway.core.items import (
-    Action,
-    Batch,
-    FireReason,
-    Item,
-    Refuse,
-    Run,
-    Wait,
-    new_batch,
-)
+from headway.core.items import Action, Batch, FireReason, Item, Refuse, Run, Wait, new_batch
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.admission import Admission
 from headway.core.queueing.queue import FairLane, PlainLane

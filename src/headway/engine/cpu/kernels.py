@@ -110,11 +110,7 @@ class Kernels:
         _fits(weight.numel() == width, "a norm has another width than the rows")
         self._check(width)
         self._normalize(
-            *_pointers(x, weight, y),
-            x.numel() // width,
-            width,
-            epsilon,
-            torch.get_num_threads(),
+            *_pointers(x, weight, y), x.numel() // width, width, epsilon, torch.get_num_threads()
         )
         return y
 
@@ -138,12 +134,7 @@ class Kernels:
         is_one_each = by.dtype == torch.complex64 and by.numel() == rows * features // 2
         _fits(is_one_each, "a rotation is expected for each row")
         self._rotate(
-            *_pointers(heads, by),
-            rows,
-            count,
-            features,
-            heads.stride(0),
-            torch.get_num_threads(),
+            *_pointers(heads, by), rows, count, features, heads.stride(0), torch.get_num_threads()
         )
 
     def write(

@@ -98,10 +98,7 @@ def _check_answers(decoder: TransformersDecoder) -> None:
 
 
 def _compare(
-    decoder: TransformersDecoder,
-    prompt: torch.Tensor,
-    tokens: list[int],
-    logprobs: list[Logprobs],
+    decoder: TransformersDecoder, prompt: torch.Tensor, tokens: list[int], logprobs: list[Logprobs]
 ) -> None:
     ids = torch.cat([prompt, torch.tensor(tokens[:-1], dtype=torch.int64)])
     logits = decoder.alone(ids, len(tokens), "eager")
@@ -130,10 +127,7 @@ def _error(expected: torch.Tensor, logprobs: Logprobs) -> float:
 
 
 def _noise(
-    decoder: TransformersDecoder,
-    ids: torch.Tensor,
-    eager: torch.Tensor,
-    logprobs: list[Logprobs],
+    decoder: TransformersDecoder, ids: torch.Tensor, eager: torch.Tensor, logprobs: list[Logprobs]
 ) -> float:
     count = len(logprobs)
     rounding = _ROUNDING * float(eager.abs().max())

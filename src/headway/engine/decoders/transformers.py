@@ -40,12 +40,7 @@ _UNUSED = (
 
 class TransformersDecoder:
     def __init__(
-        self,
-        folder: Path,
-        *,
-        dtype: torch.dtype,
-        max_context: int,
-        kernels: Kernels | None = None,
+        self, folder: Path, *, dtype: torch.dtype, max_context: int, kernels: Kernels | None = None
     ) -> None:
         self.folder = folder
         self._model = _loaded(folder, dtype)

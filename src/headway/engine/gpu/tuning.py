@@ -109,7 +109,7 @@ TUNED: dict[str, Tuned] = {
             (4096, 14336): Tiles(64, 256, 2, 4, 4),
         },
         adapters=AdapterTiles(splits=8, block=128),
-    ),
+    )
 }
 _SHORTEST = 1024  # inputs of one split
 

@@ -56,12 +56,7 @@ class EngineModel(Model[Any, Any]):
     def serve(self, line: Channel) -> None:
         from headway.runtime.generation.child import serve
 
-        serve(
-            self.engine,
-            line,
-            has_grammars=self.has_grammars,
-            compile_grammar=self._compile,
-        )
+        serve(self.engine, line, has_grammars=self.has_grammars, compile_grammar=self._compile)
 
     def _compile(self, grammar: str) -> None:
         """Compile off the step: the engine then finds the grammar compiled."""

@@ -11,12 +11,7 @@ import msgspec
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.handles import Stages, Uses
-from headway.hosting.registry import (
-    Registry,
-    ServedModel,
-    VersionEntry,
-    unknown_model,
-)
+from headway.hosting.registry import Registry, ServedModel, VersionEntry, unknown_model
 from headway.hosting.repository.folder import ModelFolder, Repository
 from headway.hosting.repository.listing import Listing, of_config, of_folder
 from headway.hosting.repository.model_keeper import MakeServed, ModelKeeper
@@ -210,31 +205,22 @@ class Keeper:
 
     # ---- what has changed
 
-    async def reload_configuration(self, config: Config) -> list[str]:
+    async def reload_configuration(self, config: Config) -> None:
         """Load new models, unload removed ones, and reload changed ones beside the version that is
-        running. Returns a line for each."""
+        running."""
         before, self._configured = self._configured, {each.name: each for each in config.models}
         self._set_aliases()
-        changes = []
         for name in sorted({*before, *self._configured}):
             old, new = before.get(name), self._configured.get(name)
             if old == new:
                 continue
-            if old is None:
-                changes.append(f"model {name}: new")
-                await self._come(name)
-            else:
-                changes.append(f"model {name}: " + ("gone" if new is None else "changed"))
+            if old is not None:
                 await self._models[name].refresh()
-        return changes
-
-    async def _come(self, name: str) -> None:
-        """Start a new model. One that was removed before may still be finishing its requests."""
-        if name in self._models:
-            await self._models[name].refresh()
-            self._models[name].start()
-        else:
-            self._add(name).start()
+            elif name in self._models:  # it was removed before, and still finishes its requests
+                await self._models[name].refresh()
+                self._models[name].start()
+            else:
+                self._add(name).start()
 
     def change(self, server: ServerConfig) -> None:
         """Use the new server's times from now on; where models come from stays the same."""

@@ -26,12 +26,7 @@ from headway.errors import (
     NotReady,
     QueueFull,
 )
-from headway.hosting.registry import (
-    Registry,
-    ServedModel,
-    VersionEntry,
-    unknown_model,
-)
+from headway.hosting.registry import Registry, ServedModel, VersionEntry, unknown_model
 from headway.hosting.repository.building import forget_module
 from headway.hosting.repository.listing import Listing
 from headway.hosting.repository.turns import LoadTurns, Turn

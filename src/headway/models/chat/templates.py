@@ -273,10 +273,6 @@ def _to_json(
 ) -> Traced:
     """JSON counts as the caller's text, even if parts of it are the template's."""
     text = json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
     return Traced(text, CALLER * len(text))

@@ -176,10 +176,7 @@ class Detokenizer:
     string."""
 
     def __init__(
-        self,
-        text: ChatText,
-        stops: Sequence[str] = (),
-        shown: Mapping[int, str] = _NOTHING,
+        self, text: ChatText, stops: Sequence[str] = (), shown: Mapping[int, str] = _NOTHING
     ) -> None:
         """`shown`: texts of tokens that otherwise have none."""
         self._pieces = text.spelling.new()

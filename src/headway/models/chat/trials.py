@@ -14,12 +14,7 @@ from pathlib import Path
 
 from headway.errors import NotReady
 from headway.models.chat.grammars import Vocabulary
-from headway.models.chat.trial_process import (
-    BEGUN,
-    MOST_CPU_S,
-    MOST_WORKING_BYTES,
-    PASSED,
-)
+from headway.models.chat.trial_process import BEGUN, MOST_CPU_S, MOST_WORKING_BYTES, PASSED
 
 _ROOT = str(Path(__file__).parents[3])
 _PROGRAM = (

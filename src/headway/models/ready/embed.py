@@ -98,11 +98,7 @@ class TextEmbedder(TextModel):
             self._head = without_prompt(self._head, self._prompt_tokens(self._prompt))
 
     def prepare(
-        self,
-        raw: str | list[int],
-        *,
-        truncate: bool | None = None,
-        prompt_name: str | None = None,
+        self, raw: str | list[int], *, truncate: bool | None = None, prompt_name: str | None = None
     ) -> Any:
         """`prompt_name`: the prompt that goes before this text, in place of the usual one."""
         prompt = self._prompt if prompt_name is None else self._prompt_named(prompt_name)

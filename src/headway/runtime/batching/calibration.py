@@ -27,12 +27,7 @@ class Calibration:
         self._name = decider.name
 
     async def measure(
-        self,
-        samples: Sequence[Any],
-        *,
-        repeats: int,
-        limit_s: float,
-        watcher: ProbeWatcher | None,
+        self, samples: Sequence[Any], *, repeats: int, limit_s: float, watcher: ProbeWatcher | None
     ) -> CostTable:
         """Time the model. The scheduler uses the returned table from now on."""
         shell = self._decider.shell

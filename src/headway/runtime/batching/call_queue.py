@@ -33,9 +33,7 @@ class CallQueue:
         self.calls[item.id] = call
 
     def accept(
-        self,
-        inbox: deque[tuple[Item, Any]],
-        is_elsewhere: Callable[[Any], bool] | None,
+        self, inbox: deque[tuple[Item, Any]], is_elsewhere: Callable[[Any], bool] | None
     ) -> list[tuple[Answerable, HeadwayError]]:
         """Queue the whole inbox. Returns refused calls and the reasons. `is_elsewhere`: is this
         caller in another event loop?"""

@@ -61,8 +61,7 @@ class BatchedFunction(Generic[In, Out]):
             return self
         method: Any = functools.partial(self.function, instance)  # type: ignore[arg-type]
         bound: BatchedFunction[In, Out] = BatchedFunction(
-            method,
-            {"name": self.batcher.name, **self.options},
+            method, {"name": self.batcher.name, **self.options}
         )
         if self._attribute is None:
             return bound

@@ -32,11 +32,7 @@ class Followers(list[Follower]):
 
 class Entrance:
     def __init__(
-        self,
-        decider: BatchDecider,
-        inputs: InputReader,
-        maker: ModelJobs,
-        followers: Followers,
+        self, decider: BatchDecider, inputs: InputReader, maker: ModelJobs, followers: Followers
     ) -> None:
         """`maker` cuts and joins values."""
         self._decider = decider

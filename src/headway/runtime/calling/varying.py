@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.model import Tensor, TensorModel
-from headway.runtime.calling.samples import (
-    Attempt,
-    SampleRows,
-    all_agree,
-    are_finite,
-    is_mask,
-)
+from headway.runtime.calling.samples import Attempt, SampleRows, all_agree, are_finite, is_mask
 
 SHORT, LONG = 5, 9  # lengths of the samples: no power of two, no multiples of each other
 _CONTENTS = 4  # of samples: indices that are all 0, all 1, and two at random

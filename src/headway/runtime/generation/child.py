@@ -28,11 +28,7 @@ _BEYOND_S = 3600.0  # the longest wait without another look at the deadlines
 
 
 def serve(
-    engine: StepRunner,
-    line: Channel,
-    *,
-    has_grammars: bool,
-    compile_grammar: Callable[[str], Any],
+    engine: StepRunner, line: Channel, *, has_grammars: bool, compile_grammar: Callable[[str], Any]
 ) -> None:
     """Serve until the front closes the connection. Raises the error that ends the loop."""
     gc.collect()

@@ -14,13 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch
 from headway.errors import HeadwayError, ModelFailed
-from headway.runtime.calling.faults import (
-    WorkerLost,
-    is_stopped,
-    name_of,
-    running_task,
-    text_of,
-)
+from headway.runtime.calling.faults import WorkerLost, is_stopped, name_of, running_task, text_of
 from headway.runtime.calling.nesting import Chain, enter, leave
 from headway.runtime.calling.ownership import own_all
 from headway.runtime.calling.row_dependence import Company

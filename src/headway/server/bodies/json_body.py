@@ -27,12 +27,7 @@ MAX_VALUES = 2**20  # of a larger one; each becomes an object
 _SEPARATORS = b",[{"  # as many as there are values, and those inside texts
 
 
-async def decode_json(
-    request: Request,
-    kind: Any = Any,
-    *,
-    default: bytes = b"",
-) -> Any:
+async def decode_json(request: Request, kind: Any = Any, *, default: bytes = b"") -> Any:
     """Raises what `msgspec.json.decode` does, and InputTooLarge, DeadlineExceeded.
 
     A large body is decoded in a thread, in its caller's time.
@@ -73,12 +68,7 @@ def _decode(body: bytes, kind: Any) -> Any:
     return msgspec.json.decode(body, type=kind)
 
 
-async def decode_fields(
-    request: Request,
-    kind: type[Fields],
-    *,
-    default: bytes = b"",
-) -> Fields:
+async def decode_fields(request: Request, kind: type[Fields], *, default: bytes = b"") -> Fields:
     """The fields of a JSON object. Null counts as absent for every field, and 2.0 as 2.
 
     Raises InvalidInput, naming the field.

@@ -256,10 +256,7 @@ def _where(tensor: pb.ModelInferRequest.InferInputTensor) -> SharedSlice | None:
 
 
 def _from_contents(
-    name: str,
-    datatype: Datatype,
-    shape: Sequence[int],
-    contents: pb.InferTensorContents,
+    name: str, datatype: Datatype, shape: Sequence[int], contents: pb.InferTensorContents
 ) -> Array:
     count = count_elements(name, shape)
     field = _LISTS.get(datatype.name)

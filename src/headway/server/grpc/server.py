@@ -110,12 +110,7 @@ class _Running:
     """The parts of a server between its start and its stop."""
 
     def __init__(
-        self,
-        inference: Inference,
-        config: ServerConfig,
-        guard: Guard,
-        calls: Calls,
-        room: BodyRoom,
+        self, inference: Inference, config: ServerConfig, guard: Guard, calls: Calls, room: BodyRoom
     ) -> None:
         self._calls = calls
         has_keys = guard.keys is not None

@@ -99,11 +99,7 @@ class DirectPath(Generic[Message]):
 
 
 def _start_counted(
-    asker: Asker,
-    served: ServedModel,
-    codec: DirectCodec[Any],
-    asked: DirectRequest,
-    caller: Caller,
+    asker: Asker, served: ServedModel, codec: DirectCodec[Any], asked: DirectRequest, caller: Caller
 ) -> "DirectInference | None":
     """Start a request that counts for a quota; None, also if that is used up: the general way
     reports it."""

@@ -19,12 +19,7 @@ from headway.observe.requests import current
 from headway.server.auth.keys import Caller, check_regions
 from headway.server.bodies.background import background
 from headway.server.service.models import VisibleModels
-from headway.server.service.requests import (
-    InferRequest,
-    Regions,
-    check_outputs,
-    is_large_answer,
-)
+from headway.server.service.requests import InferRequest, Regions, check_outputs, is_large_answer
 from headway.server.service.shared_memory import RefusedRegions, SharedRegions
 from headway.server.service.tensors import NORMAL, RequestLimits, TensorSignature
 
@@ -111,10 +106,7 @@ class Inference:
         signature = self._signatures.get(served)
         if signature is None:
             signature = TensorSignature(
-                served.inputs,
-                served.outputs,
-                self.limits,
-                has_rows=served.max_batch_size > 0,
+                served.inputs, served.outputs, self.limits, has_rows=served.max_batch_size > 0
             )
             self._signatures[served] = signature
         return signature

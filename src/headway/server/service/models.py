@@ -8,12 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import UnknownModel
-from headway.hosting.registry import (
-    Registry,
-    ServedModel,
-    VersionEntry,
-    unknown_model,
-)
+from headway.hosting.registry import Registry, ServedModel, VersionEntry, unknown_model
 from headway.server.auth.keys import Caller
 
 if TYPE_CHECKING:

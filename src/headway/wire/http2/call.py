@@ -260,10 +260,7 @@ class GrpcCall(CallState):
         self.head_block = heads.HEAD_BLOCK + heads.metadata_block(metadata)
 
     async def abort(
-        self,
-        code: Status,
-        details: str = "",
-        trailing_metadata: Iterable[tuple[str, Value]] = (),
+        self, code: Status, details: str = "", trailing_metadata: Iterable[tuple[str, Value]] = ()
     ) -> NoReturn:
         self.end(code, details, trailing_metadata)
         raise Aborted("the call has its status")

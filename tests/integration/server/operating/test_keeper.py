@@ -325,15 +325,14 @@ async def test_a_name_is_in_the_configuration_or_in_the_repository(tmp_path: Pat
             pass
 
 
-async def test_another_configuration_is_told_apart_and_followed() -> None:
+async def test_another_configuration_is_followed() -> None:
     pytest.importorskip("onnxruntime")
     before = configured(example("same"), example("gone"), example("other"))
     after = configured(example("same"), example("other", max_queue=10), example("new"))
     async with Keeper(before, make_served) as keeper:
         await keeper.wait_started()
         same, other = (keeper.registry.find_ready(name) for name in ("same", "other"))
-        said = await keeper.reload_configuration(after)
-        assert said == ["model gone: gone", "model new: new", "model other: changed"]
+        await keeper.reload_configuration(after)
         for name in ("new", "other"):
             await keeper.load(name)
         assert keeper.registry.find_ready("same") is same

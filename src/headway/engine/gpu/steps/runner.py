@@ -34,12 +34,7 @@ _IN_FLIGHT = 4  # steps whose host buffers are kept
 class DeviceStep:
     """A step on the device."""
 
-    def __init__(
-        self,
-        runner: "GpuRunner",
-        step: Step,
-        began: "torch.cuda.Event | None",
-    ) -> None:
+    def __init__(self, runner: "GpuRunner", step: Step, began: "torch.cuda.Event | None") -> None:
         self.step = step
         self.seconds: float | None = None  # of the device; known once there is a result
         self._runner = runner
@@ -234,12 +229,7 @@ class GpuRunner(Sequences):
         heads = self._decoder.shape.kv_heads
         return splits_for(rows, heads, self._processors, self._limits.max_context)
 
-    def _draw(
-        self,
-        logits: torch.Tensor,
-        slots: torch.Tensor,
-        positions: torch.Tensor,
-    ) -> None:
+    def _draw(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
         temperatures, tokens = self._temperatures, self._tokens
         sample_on_device(logits, slots, positions, temperatures, self._seeds, self._last, tokens)
 

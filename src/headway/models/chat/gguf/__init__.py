@@ -76,9 +76,7 @@ def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
     factors = next((each.data for each in reader.tensors if each.name == ROPE_FACTORS), None)
     # The architecture first: a file of another kind is refused as what it is.
     config = configuration(
-        metadata,
-        vocabulary=len(metadata.get("tokenizer.ggml.tokens", [])),
-        rope_factors=factors,
+        metadata, vocabulary=len(metadata.get("tokenizer.ggml.tokens", [])), rope_factors=factors
     )
     vocabulary = GgufVocabulary(metadata)
     tokenizer = vocabulary.tokenizer()

@@ -144,9 +144,7 @@ class _Bytes:
 
         ids = self._vocabulary.ids
         model = models.BPE(
-            vocab=ids,
-            merges=self._merges(),
-            ignore_merges=self._splitting.ignores_merges,
+            vocab=ids, merges=self._merges(), ignore_merges=self._splitting.ignores_merges
         )
         tokenizer = Tokenizer(model)
         splits = [Split(Regex(each), "isolated") for each in self._splitting.expressions]

@@ -22,12 +22,7 @@ from headway.model import CANCEL
 from headway.runtime.calling.faults import WorkerLost, ended_out_of_memory, is_out_of_memory
 from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.cancel_token import BatchCancel
-from headway.runtime.workers.process.channel import (
-    Channel,
-    ProcessMessage,
-    Unreadable,
-    Unsendable,
-)
+from headway.runtime.workers.process.channel import Channel, ProcessMessage, Unreadable, Unsendable
 from headway.runtime.workers.process.failures import Failure, error_of
 from headway.runtime.workers.process.heartbeat import TICK_S, Heart, vitals_of
 from headway.runtime.workers.process.output import ProcessOutput

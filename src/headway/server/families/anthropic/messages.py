@@ -5,12 +5,7 @@ from typing import TypedDict
 import msgspec
 
 from headway.server.auth.access import Access
-from headway.server.families.anthropic.reading import (
-    FIELDS,
-    CountRequest,
-    MessagesRequest,
-    chat_of,
-)
+from headway.server.families.anthropic.reading import FIELDS, CountRequest, MessagesRequest, chat_of
 from headway.server.families.anthropic.writing import Message, MessageWriter
 from headway.server.families.openai.chat import begin_chat, chat_prompt, encoded_chat
 from headway.server.families.openai.generation_request import language_of

@@ -12,9 +12,7 @@ import msgspec
 from headway.errors import InvalidInput, NotReady
 from headway.hosting.registry import ServedModel
 from headway.server.auth.access import Access
-from headway.server.bodies.json_body import (
-    decode_fields,
-)
+from headway.server.bodies.json_body import decode_fields
 from headway.server.families.huggingface.tasks import (
     TASKS,
     Class,

@@ -12,19 +12,10 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.bodies.encoding import encode_json
-from headway.server.bodies.json_body import (
-    decode_value,
-    fields_of,
-    mistake_of,
-)
+from headway.server.bodies.json_body import decode_value, fields_of, mistake_of
 from headway.server.service.model_tasks import Task, check_does, task_of
 from headway.server.service.options import ask_of
-from headway.server.service.vectors import (
-    Array,
-    check_ids,
-    first_numbers,
-    texts_of,
-)
+from headway.server.service.vectors import Array, check_ids, first_numbers, texts_of
 from headway.signature.foreign import plain_of
 from headway.wire.messages import Request, Response
 

@@ -63,10 +63,7 @@ class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw
 
 class Chat(ServiceRoutes):
     def routes(self) -> list[Route]:
-        example = {
-            "messages": [{"role": "user", "content": "hello"}],
-            "max_completion_tokens": 64,
-        }
+        example = {"messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 64}
         return [
             Route(
                 *("POST", "/v1/chat/completions", self.chat, Access.INFER, ErrorFormat.OPENAI),

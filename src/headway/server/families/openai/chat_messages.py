@@ -82,11 +82,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise InvalidInput(f"{where}: an object with an id, type = function and a function")
     call_id, name = text_at(call, "id", where), text_at(function, "name", f"{where}.function")
     arguments = call_arguments(function.get("arguments"), f"{where}.function.arguments")
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def call_arguments(given: Any, where: str) -> Any:

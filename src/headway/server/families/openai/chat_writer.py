@@ -9,13 +9,7 @@ from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import AnswerPiece
 from headway.hosting.registry import Ask
 from headway.models.chat.answer_reader import AnswerReader, AnswerReading
-from headway.models.chat.chats import (
-    AnswerPart,
-    CallArguments,
-    CallBegin,
-    ReasoningPart,
-    TextPart,
-)
+from headway.models.chat.chats import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 from headway.server.families.openai.answers import (
     CalledFunction,
     ChatChoice,

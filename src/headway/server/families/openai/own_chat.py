@@ -57,12 +57,7 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
         return StreamResponse(events, headers=EVENT_HEADERS)
     result = await (whole if served.only_streams else _predicted)(served, value, ask)
     message: ChatMessage = {"role": "assistant", "content": _text(result), "refusal": None}
-    choice: ChatChoice = {
-        "index": 0,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": "stop",
-    }
+    choice: ChatChoice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     body = await encode_json(chat_completion(head, [choice], None), plain_of)
     return Response(body, headers=ask.headers())
 

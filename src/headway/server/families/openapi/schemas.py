@@ -134,11 +134,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "high goes before normal before low",
         {"type": "string", "enum": ["high", "normal", "low"]},
     ),
-    "tenant": _header(
-        "Headway-Tenant",
-        "on whose behalf; tenants share by weight",
-        _TEXT,
-    ),
+    "tenant": _header("Headway-Tenant", "on whose behalf; tenants share by weight", _TEXT),
 }
 
 # Either will do.

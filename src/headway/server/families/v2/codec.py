@@ -111,9 +111,7 @@ def decode(
         inputs,
         datatypes,
         requested_outputs(
-            ((each.name, each.parameters) for each in wire.outputs),
-            regions,
-            is_binary=is_binary,
+            ((each.name, each.parameters) for each in wire.outputs), regions, is_binary=is_binary
         )
         if wire.outputs
         else (),
