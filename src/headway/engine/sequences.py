@@ -19,7 +19,6 @@ class GrammarMatcher(Protocol):
 
     def allowed(self, generated: Sequence[int]) -> Any:
         """Which tokens may follow, as an array of booleans; None: any."""
-        ...
 
 
 MatcherOf = Callable[[str], GrammarMatcher]

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.config import ModelConfig, check_kind
 from headway.core.costs import CostTable
@@ -53,6 +53,9 @@ from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Observer
 from headway.signature import Decoded, ParameterHints, Signature, side_of
 
+if TYPE_CHECKING:
+    from headway.hosting.generation.language import Language
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
@@ -62,7 +65,7 @@ _MANY_ROWS = 4096  # more rows are converted in a thread, because that takes mil
 class Served(InUse):
     """A model that is served, between `start()` and `close()`."""
 
-    language = None
+    language: "Language | None" = None
 
     def __init__(
         self,

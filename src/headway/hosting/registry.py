@@ -96,50 +96,23 @@ class ServedModel(Protocol):
     outputs: Sequence[Tensor]
     max_batch_size: int
     streams: bool
+    only_streams: bool
     history: ModelHistory | None  # of its batches and direct requests; None: nobody keeps it
-
-    @property
-    def only_streams(self) -> bool:
-        """Whether the model can only stream."""
-        ...
-
-    @property
-    def signature(self) -> Signature | None:
-        """The signature of a model over values; None: a tensor model, described by its tensors."""
-        ...
-
-    @property
-    def media_type(self) -> str:
-        """The type of answers that are files; empty: JSON, or by the file's first bytes."""
-        ...
+    signature: Signature | None  # of a model over values; None: its tensors describe it
+    media_type: str  # of answers that are files; empty: JSON, or by the file's first bytes
+    items_mean: ItemsMean
+    labels: Mapping[str, Sequence[str]] | None  # the names of classes, by output
+    language: "Language | None"  # the text side of a loaded language model
 
     @property
     def unready(self) -> str:
         """The reason why it is not ready, for callers."""
-        ...
-
-    @property
-    def items_mean(self) -> ItemsMean:
-        """The meaning of `{"items": […]}` on the plain route."""
-        ...
-
-    @property
-    def labels(self) -> Mapping[str, Sequence[str]] | None:
-        """The names of classes, by output."""
-        ...
-
-    @property
-    def language(self) -> "Language | None":
-        """The text side of a loaded language model."""
-        ...
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The schemas of the inputs and outputs of `predict`."""
-        ...
 
     def devices(self) -> list[str]:
         """The device of each worker; empty: not known."""
-        ...
 
     @property
     def is_ready(self) -> bool: ...
@@ -150,15 +123,12 @@ class ServedModel(Protocol):
     def held(self) -> AbstractContextManager[None]:
         """Keep the model from being closed, even if another version replaces it: for a caller that
         waits between finding it and calling it."""
-        ...
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Run named arrays, rows first. Raises HeadwayError."""
-        ...
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """Run one value of the model's type hints (for the plain JSON route, and OpenAI's)."""
-        ...
 
     async def predict_many(
         self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
@@ -166,11 +136,9 @@ class ServedModel(Protocol):
         """The values of one request, with what is asked for all or for each: fed to the queue as
         it has room. The first error withdraws the rest and is raised; with `keep_errors` it
         takes its value's place. Whether the request is accepted is known by its first value."""
-        ...
 
     def takes_parameter(self, name: str) -> bool:
         """Does the model know it? Unknown parameters are refused."""
-        ...
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...
 
@@ -181,24 +149,20 @@ class ServedModel(Protocol):
     @property
     def is_direct(self) -> bool:
         """Can the direct way be used at all?"""
-        ...
 
     @property
     def is_simple(self) -> bool:
         """Can the direct way be used for one value of the plain route?"""
-        ...
 
     def clock(self) -> float: ...
 
     def submit_direct(self, call: DirectCall) -> bool:
         """Its value is named arrays of one row, checked. False: ask `infer`."""
-        ...
 
     def withdraw(self, call: DirectCall) -> None: ...
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         """A direct call has been answered."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

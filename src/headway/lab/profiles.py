@@ -23,13 +23,11 @@ _SORTED = 4096  # items from which a capacity is computed
 class Profile(Protocol):
     def seconds(self, rows: int) -> float:
         """The time of a batch of `rows` rows."""
-        ...
 
 
 class SizedProfile(Protocol):
     def seconds_at(self, rows: int, size: float) -> float:
         """The time of a batch of `rows` rows, each padded to `size`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

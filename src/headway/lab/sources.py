@@ -18,16 +18,13 @@ class Source(Protocol):
 
     def take(self) -> float:
         """Return the next arrival, and move on to the one after it."""
-        ...
 
     def left(self, items: Iterable[int], now: float) -> None:
         """These items were answered or refused at `now`."""
-        ...
 
     @property
     def has_more(self) -> bool:
         """Would a client send another item after an answer?"""
-        ...
 
 
 def source_of(arrivals: Times | ClosedLoop) -> Source:

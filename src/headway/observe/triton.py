@@ -26,7 +26,6 @@ class RequestFigures(Protocol):
     @property
     def failures(self) -> Mapping[str, int]:
         """Counts by Triton's reasons."""
-        ...
 
     def as_triton(self, name: str, version: str) -> Mapping[str, Any]: ...
 

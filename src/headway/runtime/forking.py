@@ -12,7 +12,6 @@ from typing import Protocol
 class Forked(Protocol):
     def after_fork(self) -> None:
         """Called in the child, which has only this thread. Other threads' locks may stay locked."""
-        ...
 
 
 _alive: "weakref.WeakSet[Forked]" = weakref.WeakSet()

@@ -80,7 +80,6 @@ class FrontEnd(Protocol):
 
     def change(self, config: ServerConfig) -> None:
         """Change limits and times of new connections; the address stays."""
-        ...
 
     async def stop(self, drain_s: float) -> None: ...
 

@@ -54,15 +54,12 @@ class Values(Protocol):
 
     def decode(self, value: Any) -> Any:
         """Convert Python objects that were decoded from JSON."""
-        ...
 
     def decode_form(self, value: Any) -> Any:
         """Convert the fields of a form: bytes for files, texts for numbers."""
-        ...
 
     def read(self, text: bytes) -> Any:
         """Decode JSON. Raises msgspec.DecodeError or UnicodeError, too, where it is not JSON."""
-        ...
 
     def schema(self) -> Schema: ...
 

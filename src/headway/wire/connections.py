@@ -12,7 +12,6 @@ _LAST_WORDS_S = 1.0  # for the refusals to leave, and for what was cancelled to 
 class Cuttable(Protocol):
     def cut(self) -> None:
         """Time is up: refuse the requests that still wait, and end."""
-        ...
 
 
 C = TypeVar("C", bound=Cuttable)

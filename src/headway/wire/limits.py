@@ -17,34 +17,28 @@ class ConnectionLimits(Protocol):
     @property
     def max_held_bytes(self) -> int:
         """The most bytes that all bodies together may hold."""
-        ...
 
     @property
     def header_timeout_s(self) -> float:
         """The time limit from a head's first byte to its last, and for a handshake."""
-        ...
 
     @property
     def body_timeout_s(self) -> float: ...
     @property
     def write_timeout_s(self) -> float:
         """How long a client may read nothing of its answer."""
-        ...
 
     @property
     def keep_alive_s(self) -> float:
         """How long a connection may be idle."""
-        ...
 
     @property
     def drain_s(self) -> float:
         """How long requests that have begun may take, once the port is stopping."""
-        ...
 
     @property
     def stream_interval_s(self) -> float:
         """The longest pause between two rounds of small writes."""
-        ...
 
 
 class Listening(ConnectionLimits, Protocol):

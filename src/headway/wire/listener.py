@@ -24,7 +24,6 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Accept no more connections; open ones stay."""
-        ...
 
 
 async def listen(

@@ -75,7 +75,6 @@ class Asker(Protocol):
     def answer(self, body: bytes, timing: bytes = b"") -> str:
         """A JSON answer with status 200. `timing`: for `Server-Timing`, where there are headers.
         Returns the request's id; empty: it has none."""
-        ...
 
     def fail(self, error: BaseException) -> str: ...
 
@@ -86,11 +85,9 @@ class Out(Protocol):
     @property
     def writable(self) -> "asyncio.Future[None] | None":
         """None if there is room now; else a future that is done when there is."""
-        ...
 
     def send(self, data: bytes) -> None:
         """Send parts of the stream. Raises nothing, even if the client has left."""
-        ...
 
 
 class Sink(Protocol):

@@ -43,11 +43,9 @@ class Decoder(Protocol):
 
     def packed(self, weights: Weights) -> Products:
         """An adapter's weights in the form in which this decoder multiplies."""
-        ...
 
     def __call__(self, inputs: DecoderInputs) -> torch.Tensor:
         """The logits."""
-        ...
 
 
 class _Scored(NamedTuple):

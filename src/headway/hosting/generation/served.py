@@ -63,13 +63,13 @@ class ServedGenerator(InUse):
 
     inputs: Sequence[Tensor] = _INPUTS
     outputs: Sequence[Tensor] = _OUTPUTS
-    signature = _SIGNATURE
+    signature: Signature | None = _SIGNATURE
     streams = True
     only_streams = False
     is_direct = is_simple = False
     items_mean: ItemsMean = "several"
     media_type = ""
-    labels = None
+    labels: Mapping[str, Sequence[str]] | None = None
     costs: CostTable | None = None
     history: ModelHistory | None = None
 

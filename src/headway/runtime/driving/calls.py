@@ -29,7 +29,6 @@ class Answerable(Protocol):
 
     def detach(self) -> None:
         """The batcher leaves the caller's event loop: from now on answers cross threads."""
-        ...
 
 
 class Call:

@@ -18,11 +18,9 @@ class AdapterStore(Protocol):
 
     def read(self, folder: Path) -> Any:
         """Read a folder: slow, so it is called in any thread. Raises HeadwayError."""
-        ...
 
     def add(self, adapter: str, weights: Any) -> None:
         """Add weights that `read` returned; steps may name the adapter from now on."""
-        ...
 
     def drop(self, adapter: str) -> None: ...
 

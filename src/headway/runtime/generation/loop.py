@@ -43,7 +43,6 @@ class StepResult(Protocol):
     @property
     def broken(self) -> Mapping[int, str]:
         """Rows without a token, and why: the model's logits are not finite numbers, say."""
-        ...
 
 
 class RunningStep(Protocol):
@@ -52,11 +51,9 @@ class RunningStep(Protocol):
     @property
     def seconds(self) -> float | None:
         """The step's seconds, once there is a result; None: the caller measures it."""
-        ...
 
     def result(self) -> StepResult:
         """Wait for the result. Raises the step's error."""
-        ...
 
 
 class StepRunner(Protocol):
@@ -80,7 +77,6 @@ class StepRunner(Protocol):
         generated: Sequence[int] = (),
     ) -> None:
         """`generated`: tokens that it has from an engine that was lost."""
-        ...
 
     def drop(self, sequence: int) -> None: ...
     def start(self, step: Step) -> RunningStep: ...
@@ -165,11 +161,9 @@ Command: TypeAlias = (
 class CommandInbox(Protocol):
     def post(self, command: Command) -> None:
         """Add a command, from any thread of the engine's process: `wait_commands` returns it."""
-        ...
 
     def wait_commands(self, until: float) -> list[Command] | None:
         """The commands received so far. If there are none, wait, up to `until`. None: stop."""
-        ...
 
 
 # ---- messages of the engine to the front

@@ -34,7 +34,6 @@ class Worker(Protocol):
     @property
     def is_lost(self) -> bool:
         """Its job can never finish: its event loop is closed."""
-        ...
 
     def start(self, job: "Job") -> None: ...
 

@@ -32,11 +32,9 @@ class DirectCodec(Protocol[Message]):
 
     def decode(self, message: Message) -> DirectRequest | None:
         """Decode the request; None: it must go the general way."""
-        ...
 
     def is_large(self, outputs: Any) -> bool:
         """Whether encoding would block an event loop for long."""
-        ...
 
     def encode(self, request_id: str, outputs: Any) -> bytes: ...
 

@@ -30,26 +30,9 @@ _NOTHING = memoryview(b"")
 
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
-        "_app",
-        "_buffer",
-        "_config",
-        "_deadline",
-        "_exchange",
-        "_has_ended",
-        "_is_over",
-        "_is_queued",
-        "_loop",
-        "_owes_continue",
-        "_owner",
-        "_parser",
-        "_read",
-        "_unparsed",
-        "_unsent_bytes",
-        "_waiting",
-        "client",
-        "is_last",
-        "transport",
-        "writes",
+        *("_app", "_buffer", "_config", "_deadline", "_exchange", "_has_ended", "_is_over"),
+        *("_is_queued", "_loop", "_owes_continue", "_owner", "_parser", "_read", "_unparsed"),
+        *("_unsent_bytes", "_waiting", "client", "is_last", "transport", "writes"),
     )
 
     def __init__(

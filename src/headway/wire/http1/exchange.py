@@ -49,18 +49,8 @@ class Exchange:
     the exchange is the `Out` of a `StreamSink`."""
 
     __slots__ = (
-        "_app",
-        "_asked",
-        "_comment",
-        "_handle",
-        "_is_chunked",
-        "_last_words",
-        "_link",
-        "_loop",
-        "is_answering",
-        "task",
-        "transport",
-        "writable",
+        *("_app", "_asked", "_comment", "_handle", "_is_chunked", "_last_words", "_link", "_loop"),
+        *("is_answering", "task", "transport", "writable"),
     )
 
     def __init__(self, app: HttpApplication, loop: asyncio.AbstractEventLoop, link: Link) -> None:

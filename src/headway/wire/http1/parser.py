@@ -30,24 +30,9 @@ _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the par
 
 class RequestParser:
     __slots__ = (
-        "_allowed_bytes",
-        "_body",
-        "_body_bytes",
-        "_body_bytes_before",
-        "_config",
-        "_head_bytes",
-        "_is_upgrade",
-        "_listener",
-        "_read_bytes",
-        "_room",
-        "_taken_bytes",
-        "_uncounted_bytes",
-        "begins_to_wait",
-        "headers",
-        "http",
-        "partial",
-        "phase",
-        "url",
+        *("_allowed_bytes", "_body", "_body_bytes", "_body_bytes_before", "_config", "_head_bytes"),
+        *("_is_upgrade", "_listener", "_read_bytes", "_room", "_taken_bytes", "_uncounted_bytes"),
+        *("begins_to_wait", "headers", "http", "partial", "phase", "url"),
     )
 
     def __init__(self, listener: "Connection", config: ConnectionLimits, room: BodyRoom) -> None:

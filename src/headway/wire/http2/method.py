@@ -15,7 +15,6 @@ class Direct(Protocol):
 
     def start(self, request: Any, call: "CallState") -> Pending | None:
         """Start the method; None: the request is not of that kind."""
-        ...
 
     def refusal_of(self, error: BaseException) -> CallRefusal: ...
 

@@ -69,21 +69,17 @@ class Encoder(Protocol):
     @property
     def device(self) -> str:
         """The device that it runs on, or will; empty: that is known only once it is loaded."""
-        ...
 
     def find(self) -> Path:
         """The folder, checked. Raises ConfigError."""
-        ...
 
     def load(self, texts: ProofTexts | None = None) -> None:
         """Load the network; if `texts` are given, prove it first. Raises ConfigError."""
-        ...
 
     def files(self) -> list[Path]: ...
 
     def run(self, batch: EncodedBatch, head: Head) -> Array:
         """A row of float32 for each text."""
-        ...
 
 
 class OnnxEncoder:

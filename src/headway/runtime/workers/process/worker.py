@@ -47,7 +47,6 @@ class Team(Protocol):
 
     def worker_lost(self, worker: "ProcessWorker", status: WorkerStatus) -> None:
         """The worker takes no jobs until it is ready again; never, if its state is `failed`."""
-        ...
 
 
 class ProcessWorker:
