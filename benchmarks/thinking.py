@@ -2,8 +2,9 @@
 
     python -m benchmarks.thinking [COMMIT]
 
-Think times are lognormal (σ 1) or constant, or a third of the traffic is open: it comes from
-callers that are many and think for long, so their requests are Poisson. Virtual time; same callers.
+Think times are lognormal (σ 1), constant, or nearly constant but long at first, or a third of the
+traffic is open: it comes from callers that are many and think for long, so their requests are
+Poisson. Virtual time; same callers.
 """
 
 import argparse
@@ -34,13 +35,17 @@ POINTS = (
     *((Line(1, 0.8, 32), *each) for each in ((24, 3), (64, 20))),
     *((Line(2, 0.3, 16), *each) for each in ((12, 1), (40, 5))),
 )
-LEAST = {"lognormal": 0.99, "a third open": 0.99, "constant": 0.97}
+LEAST = {"lognormal": 0.99, "a third open": 0.99, "constant": 0.97, "late once": 0.97}
 
 
 def _loop(law: str, line: Line, clients: int, think_s: float, seed: int) -> ClosedLoop:
     rng = np.random.default_rng([seed, 29])
     if law == "constant":
         return ClosedLoop(clients, np.full(REQUESTS, think_s))
+    if law == "late once":  # nearly constant; at the start, some are ten times as late
+        think = think_s * rng.uniform(0.8, 1.2, REQUESTS)
+        think[rng.integers(clients // 2, clients * 8, clients)] *= 10.0
+        return ClosedLoop(clients, think)
     if law == "lognormal":
         return ClosedLoop(clients, think_s * rng.lognormal(-0.5, 1.0, REQUESTS))
     batch = min(clients, line.max_rows)

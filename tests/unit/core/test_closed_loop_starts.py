@@ -51,6 +51,18 @@ def test_callers_that_wait_for_each_other_are_not_served_in_parts_for_long(think
     assert sum(batch.rows == 24 for batch in outcome.fired[20:]) >= 0.9 * len(outcome.fired[20:])
 
 
+@pytest.mark.parametrize("seed", [2, 3, 5, 6])
+def test_callers_in_step_that_were_late_once_come_together_again(seed: int) -> None:
+    """Pinned: parts were compared with one batch for all as it was while some were late."""
+    rng = np.random.default_rng(seed)
+    think_s = rng.uniform(0.9e-3, 1.5e-3, 3_000)
+    late = rng.integers(8, 120, rng.integers(2, 16))
+    think_s[late] = rng.uniform(5e-3, 14.0e-3)
+    outcome = served(ClosedLoop(16, think_s))
+    assert outcome.fired is not None
+    assert sum(batch.rows == 16 for batch in outcome.fired[100:]) >= 0.9 * len(outcome.fired[100:])
+
+
 def test_on_drain_what_waits_leaves_in_batches_as_large_as_may_be() -> None:
     """Pinned: a size that callers in step had been served in stayed in force, and 32 rows left as
     eleven batches."""

@@ -11,21 +11,6 @@ _CLASSES: Final = len(Priority)
 class Composition:
     """The items of the batch so far, its figures, and the items dropped for being late."""
 
-    __slots__ = (
-        "class_rows",
-        "error",
-        "goal",
-        "items",
-        "late",
-        "late_before",
-        "left_rows",
-        "rows",
-        "size",
-        "size_cap",
-        "stopped_by",
-        "total",
-    )
-
     def __init__(self, goal: int = 0, error: float = 0.0) -> None:
         self.goal = goal  # rows
         self.error = error  # safety margin added to predicted batch times (a fraction)

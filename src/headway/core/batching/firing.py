@@ -28,16 +28,12 @@ KEEPS_UP = 0.7  # up to this part of their capacity, faster workers do without a
 
 
 class Fire:
-    __slots__ = ("lane", "reason")
-
     def __init__(self, lane: Lane, reason: FireReason) -> None:
         self.lane = lane
         self.reason = reason
 
 
 class HoldUntil:
-    __slots__ = ("until",)
-
     def __init__(self, until: float) -> None:
         self.until = until
 

@@ -55,10 +55,8 @@ class Gathering:
 
     def _best(self, callers: int, size: int, item_rows: float) -> Start | None:
         """The start with the most answers per second. It may begin a trial of parts, or end one."""
-        if self._trial is not None:
-            if self._do_parts_pay(self._trial, callers):
-                return self._trial.parts
-            self._trial, self._arrivals.served_in_parts = None, 0
+        if self._trial is not None and self._is_too_early(self._trial, callers):
+            return self._trial.parts
         best_rows = min(self._costs.best_rows(size), self._max_rows)
         wanted = min(callers, max(1, int(best_rows / item_rows)))
         seconds = self._costs.by_items(wanted, size, item_rows)
@@ -66,12 +64,16 @@ class Gathering:
         most = len(seconds) - 1  # items of which the batch time is known
         if away is None or not most:
             return None
+        all_ = together(away, callers, seconds, most)
+        if self._trial is not None:
+            if self._do_parts_pay(self._trial, callers, all_.rate_rps):
+                return self._trial.parts
+            self._trial, self._arrivals.served_in_parts = None, 0
         found = starts(away, callers, seconds, most)
         if self._running.workers > 1 or callers > most or not away.is_in_step(seconds[1]):
             best = best_of(found, callers)
             at_once = found[0]
             return best if best.rate_rps > GAIN * at_once.rate_rps else at_once
-        all_ = together(away, callers, seconds, most)
         parts = [each for each in found if 2.0 * each.items <= most]
         if most < wanted or not parts or self._arrivals.batches < self._rest_until:
             return all_
@@ -88,17 +90,26 @@ class Gathering:
         self._arrivals.served_in_parts = callers
         return best
 
-    def _do_parts_pay(self, trial: "_Trial", callers: int) -> bool:
-        """Is the throughput at least as high as if all callers shared one batch?"""
+    def _is_too_early(self, trial: "_Trial", callers: int) -> bool:
+        """Must more batches end, before the trial shows whether parts pay?"""
+        arrivals = self._arrivals
+        if arrivals.batches <= trial.batches:  # the first parts are still on their way
+            at, answered = arrivals.last_completion, arrivals.answered
+            self._trial = trial._replace(at=at, answered=answered)
+        return arrivals.batches < trial.batches + _TRIAL and callers == arrivals.served_in_parts
+
+    def _do_parts_pay(self, trial: "_Trial", callers: int, together_rps: float) -> bool:
+        """Is the throughput at least as high as if all callers shared one batch?
+
+        `together_rps`: as callers come back now. If they wait for each other, they come back later
+        in parts; if the trial began with the first requests, they came back later then.
+        """
         arrivals = self._arrivals
         if callers != arrivals.served_in_parts:
             return False
         batches, at, answered = arrivals.batches, arrivals.last_completion, arrivals.answered
-        if batches <= trial.batches:  # the first of them are still on their way
-            self._trial = trial._replace(at=at, answered=answered)
-        if batches < trial.batches + _TRIAL:
-            return True
-        if answered - trial.answered >= trial.together_rps * (at - trial.at):
+        most_rps = max(trial.together_rps, together_rps)
+        if answered - trial.answered >= most_rps * (at - trial.at):
             self._trial = trial._replace(batches=batches, at=at, answered=answered)
             return True
         self._rest_until = batches + self._rest

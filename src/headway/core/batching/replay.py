@@ -97,17 +97,6 @@ def replay(
 class _Answers:
     """The answers of a replay. Waits that cannot be in the tail any more are forgotten."""
 
-    __slots__ = (
-        "_in_tail",
-        "_largest",
-        "_late",
-        "_least_s",
-        "_sum_s",
-        "_tail_s",
-        "_traffic",
-        "_waits",
-    )
-
     def __init__(self, traffic: Traffic, least_s: float) -> None:
         """`least_s`: no answer takes less."""
         self._traffic = traffic
