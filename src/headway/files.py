@@ -11,6 +11,8 @@ from typing import Any
 
 from headway.errors import ConfigError
 
+_LONGEST_HEAD = 100_000_000  # bytes, of safetensors
+
 
 def read_json(path: Path, *, most_bytes: int | None = None) -> dict[str, Any]:
     """The object in it. Raises ConfigError."""
@@ -28,6 +30,31 @@ def read_json(path: Path, *, most_bytes: int | None = None) -> dict[str, Any]:
 def read_optional_json(path: Path) -> dict[str, Any]:
     """The file's object; empty if there is no such file. Raises ConfigError."""
     return read_json(path) if path.is_file() else {}
+
+
+def why_unreadable(path: Path, error: Exception) -> str:
+    """Why this file of tensors, or the folder that holds some, could not be read: one of them was
+    cut off, or what `error` says."""
+    for file in sorted(path.glob("*.safetensors")) if path.is_dir() else [path]:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            size, whole = file.stat().st_size, _whole_size(file)
+            if size < whole:
+                return f"{file}: the file ends after {size} of {whole} bytes"
+    return f"{path}: {error}"
+
+
+def _whole_size(file: Path) -> int:
+    """As the head of a file of safetensors says; 0: it has none."""
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        if length > _LONGEST_HEAD:
+            return 0
+        head = content.read(length)
+    ends = [0]
+    if len(head) == length:
+        found = json.loads(head)
+        ends += [each["data_offsets"][1] for name, each in found.items() if name[:2] != "__"]
+    return 8 + length + max(ends)
 
 
 def cache_folder() -> Path:

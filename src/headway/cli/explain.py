@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.cli.commands import Commands
 from headway.cli.explain_trace import chrome_trace
-from headway.cli.server_flags import add_server, server_of
+from headway.cli.server_flags import DEFAULT_URL, add_server, server_of
 from headway.errors import ConfigError
 from headway.lab.columns import aligned
 from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected, printable
@@ -21,21 +21,18 @@ _MOST_BATCHES = 4096  # in one answer of a server
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "explain",
-        usage="%(prog)s [REQUEST-ID | --slowest N | --batch N | --trace FILE | --what-if SETTINGS] "
-        "[options]",
+        usage="%(prog)s [URL] [REQUEST-ID | --slowest N | --batch N | --trace FILE | "
+        "--what-if SETTINGS] [options]",
         help="why was a request slow?",
         description="Asks a running server where the time of its last requests went: which batch "
         "each was in, why that left, what held it, and what would change it. The server keeps the "
         "last few thousand requests and batches. Takes a key with the right `admin`, or a server "
         "that was started with --admin-without-key.",
     )
+    said = f"as in the answer's X-Request-Id; before it the server's URL, default: {DEFAULT_URL}"
+    parser.add_argument("asked", nargs="*", metavar="REQUEST-ID", help=said)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "request", nargs="?", metavar="REQUEST-ID", help="as in the answer's X-Request-Id"
-    )
-    what.add_argument(
-        "--slowest", type=_number, default=10, metavar="N", help="the N slowest; default: 10"
-    )
+    what.add_argument("--slowest", type=_number, metavar="N", help="the N slowest; default: 10")
     what.add_argument("--batch", type=_number, metavar="N", help="the batch of this number")
     what.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the last batches for Perfetto"
@@ -49,7 +46,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--model", default="", metavar="NAME", help="of this model only")
     parser.add_argument("--json", action="store_true", help="for programs: the server's answer")
     # A server simulates for 20 s at most.
-    add_server(parser, url="--url", right="with the right `admin`", timeout_s=30.0)
+    add_server(parser, has_url=False, right="with the right `admin`", timeout_s=30.0)
     parser.set_defaults(run=run)
 
 
@@ -60,9 +57,25 @@ def _number(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _read_asked(arguments)
     server = server_of(arguments)
     with as_expected(server.url):
         return _explain(arguments, server)
+
+
+def _read_asked(arguments: argparse.Namespace) -> None:
+    """A URL and a request's id, either of them, or none."""
+    asked = list(arguments.asked)
+    arguments.url = DEFAULT_URL
+    if asked and (len(asked) > 1 or "://" in asked[0]):
+        arguments.url = asked.pop(0)
+    arguments.request = asked.pop(0) if asked else None
+    if asked or "://" in (arguments.request or ""):
+        raise ConfigError("one server and one request: headway explain URL REQUEST-ID")
+    chosen = (arguments.slowest, arguments.batch, arguments.trace, arguments.what_if)
+    if arguments.request is not None and chosen != (None,) * 4:
+        said = "a request is explained alone: without --slowest, --batch, --trace and --what-if"
+        raise ConfigError(said, field=arguments.request)
 
 
 def _explain(arguments: argparse.Namespace, server: RemoteServer) -> int:
@@ -72,7 +85,7 @@ def _explain(arguments: argparse.Namespace, server: RemoteServer) -> int:
         return _write_trace(arguments, server)
     if arguments.batch is not None:
         return _say_batches(arguments, server)
-    asked = {"slowest": arguments.slowest}
+    asked = {"slowest": arguments.slowest or 10}
     if arguments.request is not None:
         asked = {"id": arguments.request}
     found = server.json(f"{_BATCHES}/requests", has="requests", model=arguments.model, **asked)

@@ -69,7 +69,7 @@ _PEERS = {
     "--num-prompts": "here it is --seconds: a load lasts a time, not a number of requests",
     "--request-rate": "of headway bench: --rate",
     "--max-concurrency": "of headway bench: --concurrency",
-    "--base-url": "the server's URL is given without a flag",
+    **dict.fromkeys(("--base-url", "--url"), "the server's URL is given without a flag"),
 }
 
 

@@ -15,12 +15,12 @@ _KEY = "HEADWAY_API_KEY"
 
 
 def add_server(
-    parser: argparse.ArgumentParser, *, url: str = "url", right: str = "", timeout_s: float = 5.0
+    parser: argparse.ArgumentParser, *, has_url: bool = True, right: str = "", timeout_s: float = 5
 ) -> None:
-    """`url`: the argument's name. `right`: what its key must be for; empty: it takes none."""
+    """`right`: what its key must be for; empty: it takes none."""
     add = parser.add_argument
-    nargs = None if url.startswith("--") else "?"
-    add(url, nargs=nargs, default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
+    if has_url:
+        add("url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
     if right:
         add("--api-key", metavar="KEY", help=f"an API key {right}; default: ${_KEY}")
     said = f"seconds to wait for an answer; default: {timeout_s:g}"

@@ -11,6 +11,7 @@ import torch
 
 from headway.engine.architecture import LlamaSpec
 from headway.errors import ConfigError
+from headway.files import why_unreadable
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
@@ -57,7 +58,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
                     each = tensors.get_slice(name)
                     found[name] = Stored(file, each.get_dtype(), tuple(each.get_shape()))
         except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{file}: {error}") from error
+            raise ConfigError(why_unreadable(file, error)) from error
     return found
 
 

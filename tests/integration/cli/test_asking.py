@@ -46,8 +46,7 @@ def ask(
 ) -> tuple[int, str, str]:
     """The exit code; what was said of the figures or of the failure; nothing is left behind."""
     command = COMMANDS[name]
-    at = ["--url", url] if command[0] == "explain" else [url]
-    code = main([*command, *at, "--timeout", "2", *more])
+    code = main([command[0], url, *command[1:], "--timeout", "2", *more])
     said = capsys.readouterr()
     assert "Traceback" not in said.err
     return code, said.out, said.err
@@ -250,3 +249,21 @@ def test_a_server_that_is_gone_breaks_no_clause(
     with handled_by(Leaves) as url:
         code, _, err = ask("conformance", url, capsys, "--model", "m")
     assert (code, err.startswith(f"headway: {url}")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([NONE_THERE], f"{NONE_THERE}: no server listens there"),
+        ([NONE_THERE, "order-17"], f"{NONE_THERE}: no server listens there"),
+        (["--slowest", "2", NONE_THERE], f"{NONE_THERE}: no server listens there"),
+        (["order-17", NONE_THERE], "headway explain URL REQUEST-ID"),
+        ([NONE_THERE, "order-17", "--batch", "1"], "a request is explained alone"),
+        (["--url", NONE_THERE], "the server's URL is given without a flag"),
+    ],
+)
+def test_explain_takes_the_server_as_the_others_do(
+    asked: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *asked]) in (1, 2)
+    assert said in capsys.readouterr().err

@@ -9,10 +9,10 @@ from hostile_server import answering
 
 COMMANDS = [
     ["top", "URL", "--every", "0.1", "--count", "2"],
-    ["explain", "--url", "URL"],
-    ["explain", "--url", "URL", "--batch", "1"],
-    ["explain", "--url", "URL", "--trace", "FILE"],
-    ["explain", "--url", "URL", "--what-if", "max_batch_size=4"],
+    ["explain", "URL"],
+    ["explain", "URL", "--batch", "1"],
+    ["explain", "URL", "--trace", "FILE"],
+    ["explain", "URL", "--what-if", "max_batch_size=4"],
     ["record", "URL", "--out", "FILE", "--seconds", "0.1"],
     ["bench", "URL", "--rate", "10", "--seconds", "0.1"],
     ["conformance", "URL"],

@@ -1,6 +1,7 @@
 """Folders of encoders as torch runs them: whole, or refused; in company what they are alone."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy
 import pytest
 
 from full_disk import room_for
+from headway.engine.weights import stored_tensors
 from headway.errors import ConfigError
 from headway.files import ProofNote
 from headway.models.catalogue import build
@@ -181,6 +183,18 @@ def test_a_network_that_is_not_whole_is_refused(tmp_path: Path, name: str, says:
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(ConfigError, match=f"{says}.* {name}"):
         built(tmp_path / "model")
+
+
+def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    save(tmp_path / "model", "bert")
+    file = tmp_path / "model" / "model.safetensors"
+    whole = file.stat().st_size
+    os.truncate(file, 5000)
+    said = rf"model\.safetensors: the file ends after 5000 of {whole} bytes"
+    with pytest.raises(ConfigError, match=said):
+        built(tmp_path / "model")
+    with pytest.raises(ConfigError, match=said):
+        stored_tensors(tmp_path / "model")
 
 
 def test_a_head_that_nothing_is_asked_of_may_be_there(tmp_path: Path) -> None:

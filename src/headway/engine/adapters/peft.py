@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from headway.errors import ConfigError
-from headway.files import read_json
+from headway.files import read_json, why_unreadable
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -135,7 +135,7 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(why_unreadable(path, error)) from error
     return tensors
 
 

@@ -166,7 +166,7 @@ def test_the_slowest_come_first_and_the_command_tells_them(server: Server) -> No
     assert slow_id in [each["request"] for each in found["requests"]]
 
     def headway(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "headway", "explain", "--url", server.url, *arguments]
+        command = [sys.executable, "-m", "headway", "explain", server.url, *arguments]
         return subprocess.run(command, check=False, capture_output=True, text=True)
 
     told = headway(slow_id)
@@ -198,7 +198,7 @@ def test_the_last_batches_are_a_trace_that_perfetto_opens(server: Server, tmp_pa
     for number in range(5):
         server.http.post("/v1/predict/root", json=float(number))
     path = tmp_path / "trace.json"
-    command = [sys.executable, "-m", "headway", "explain", "--url", server.url]
+    command = [sys.executable, "-m", "headway", "explain", server.url]
     told = subprocess.run(
         [*command, "--trace", path, "--model", "root"], check=True, capture_output=True, text=True
     )

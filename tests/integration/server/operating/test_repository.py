@@ -572,6 +572,15 @@ def test_live_at_once_ready_when_loaded_and_stopped_in_the_middle_of_a_load(mode
         assert process.wait(timeout=WAIT_S) == 0
 
 
+def test_a_chat_without_model_is_told_to_come_back_while_the_only_one_loads(models: Path) -> None:
+    write_version(models, "m", 1, 11, load="import threading; threading.Event().wait()")
+    chat = {"messages": [{"role": "user", "content": "Hello"}]}
+    with starting(models) as (_, url):
+        for more in ({}, {"model": "m"}):
+            answer = httpx.post(f"{url}/v1/chat/completions", json={**chat, **more})
+            assert (answer.status_code, "retry-after" in answer.headers) == (503, True), answer.text
+
+
 def test_killed_in_the_middle_of_a_load_it_starts_again_as_if_nothing_had_been(
     models: Path, tmp_path: Path
 ) -> None:

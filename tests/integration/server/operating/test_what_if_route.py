@@ -73,7 +73,7 @@ def test_what_cannot_be_asked_is_refused_by_name(
 
 
 def test_the_command_tells_it(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["explain", "--url", server.url, "--what-if"]
+    command = ["explain", server.url, "--what-if"]
     assert main([*command, "max_batch_size=1, workers=2"]) == 0
     first, head, *rows = capsys.readouterr().out.splitlines()[:5]
     assert first.startswith("wait, version 1: 200 items in ")

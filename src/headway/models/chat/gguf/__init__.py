@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from headway.errors import ConfigError
 from headway.models.chat.gguf.metadata import Metadata
 from headway.models.chat.gguf.model import configuration
@@ -67,8 +69,18 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
 
 def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
     gguf = require("gguf", "GGUF files", "llm")
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]  # known when it runs
+        """Its own takes what is left of the file for the whole of what it reads."""
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, **more: Any) -> Any:
+            end, size = offset + numpy.dtype(dtype).itemsize * int(count), len(self.data)
+            if end > size:
+                raise ConfigError(f"{file}: the file ends after {size} of at least {end} bytes")
+            return super()._get(offset, dtype, count, **more)
+
     try:
-        reader = gguf.GGUFReader(file)
+        reader = Reader(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{file} is not a readable GGUF file: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
-from headway.files import read_optional_json
+from headway.files import read_optional_json, why_unreadable
 from headway.models.ready.speech.audio import RATE, Samples
 from headway.models.ready.speech.transcribe import Clip, Heard, SpeechModel
 from headway.models.sources.installed import require
@@ -57,7 +57,7 @@ class Whisper(SpeechModel):
                 str(self._path), use_safetensors=True, **settings
             )
         except Exception as error:  # transformers' own, of many kinds
-            raise ConfigError(f"{self._path}: transformers cannot load it: {error}") from error
+            raise ConfigError(why_unreadable(self._path, error)) from error
         self._model = model.eval().to(self._device)
 
     def files(self) -> list[Path]:

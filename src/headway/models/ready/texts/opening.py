@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.files import read_json, read_optional_json
+from headway.files import read_json, read_optional_json, why_unreadable
 from headway.models.sources.installed import read_tokenizer
 
 # Of these, which write texts, the half that reads them serves alone.
@@ -52,7 +52,7 @@ def open_network(path: Path, auto_class: str, dtype: Any) -> Any:
             output_loading_info=True,
         )
     except Exception as error:  # transformers' own, of many kinds
-        raise ConfigError(f"{path}: transformers cannot load it: {error}") from error
+        raise ConfigError(why_unreadable(path, error)) from error
     has_head = auto_class not in ("AutoModel", *ENCODERS.values())
     _check_tensors(path, model, loaded, has_head=has_head)
     return model

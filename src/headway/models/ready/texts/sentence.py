@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from headway.errors import ConfigError
-from headway.files import read_optional_json
+from headway.files import read_optional_json, why_unreadable
 from headway.models.ready.texts.pooling import (
     POOLINGS,
     Array,
@@ -335,7 +335,7 @@ def _tensors(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, A
             name: each.astype(numpy.float32) for name, each in safetensors.load_file(file).items()
         }
     except Exception as error:  # its own, of several kinds
-        raise ConfigError(f"{file}: safetensors cannot load it: {error}") from error
+        raise ConfigError(why_unreadable(file, error)) from error
     given = {name: array.shape for name, array in found.items()}
     if given != dict(shapes):
         raise ConfigError(f"{file}: it holds {given}; {dict(shapes)} is expected")
