@@ -252,7 +252,10 @@ GOOD = {"ids": numpy.zeros((2, 5), "int64"), "scale": numpy.zeros((2, 2), "float
             r"takes inputs \['ids', 'scale'\], not \['extra', 'ids', 'scale'\]",
         ),
         ({"ids": GOOD["ids"].astype("int32")}, r"'ids' has dtype int32, not int64"),
-        ({"ids": numpy.zeros((2,), "int64")}, r"'ids' has shape \[2\]; \[-1, -1\] is expected"),
+        (
+            {"ids": numpy.zeros((2,), "int64")},
+            r"'ids' has shape \[2\]; \[-1, -1\] is expected: one row has the shape \[-1\]",
+        ),
         ({"scale": numpy.zeros((2, 3), "float32")}, r"'scale' has shape \[2, 3\]; \[-1, 2\]"),
         ({"scale": numpy.zeros((3, 2), "float32")}, r"same number of rows.*\(3, 2\)"),
         ({name: array[:0] for name, array in GOOD.items()}, r"at least 1"),

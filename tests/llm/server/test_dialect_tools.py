@@ -35,7 +35,11 @@ RESPONSES: dict[str, Any] = {
     **{"model": "tiny", "input": "Hello", "max_output_tokens": LIMIT},
     "tools": [
         {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True},
-        {"type": "web_search"},
+        # As Codex sends them; they are skipped.
+        {"type": "web_search", "external_web_access": False},
+        {"type": "namespace", "name": "files", "description": "", "tools": []},
+        {"type": "image_generation", "output_format": "png"},
+        {"type": "tool_search"},
     ],
     **{"tool_choice": "required", "parallel_tool_calls": False},
 }
@@ -174,7 +178,7 @@ def test_a_response_calls_a_function(http: httpx.Client) -> None:
     found = posted(http, "/v1/responses", RESPONSES)
     Response.model_validate(found)
     shown = {"type": "function", "name": "weather", "description": None, "strict": True}
-    assert found["tools"][0] == {**shown, "parameters": SCHEMA}
+    assert found["tools"] == [{**shown, "parameters": SCHEMA}]
     *_, call = found["output"]
     assert (found["status"], call["type"], call["name"]) == (
         *("completed", "function_call"),

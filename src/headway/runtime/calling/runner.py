@@ -283,8 +283,11 @@ class TensorRunner(ModelRunner):
             raise InvalidInput(f"{called(name)} has dtype {array.dtype}, not {tensor.dtype}")
         if not self._fits(array.shape, tensor):
             raise InvalidInput(
-                f"{called(name)} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
+                f"{called(name)} has shape {list(array.shape)}; {self._expected(tensor.shape)}"
             )
+
+    def _expected(self, shape: Sequence[int]) -> str:
+        return f"{list(shape)} is expected: one row has the shape {list(shape[1:])}"
 
     def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
         return _fits(shape, tensor)
@@ -434,6 +437,9 @@ class WholeRunner(TensorRunner):
 
     def join(self, results: list[Value]) -> Value:
         raise AssertionError("a request without rows is never joined")
+
+    def _expected(self, shape: Sequence[int]) -> str:
+        return f"{list(shape)} is expected"
 
     def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
         wanted = tensor.shape

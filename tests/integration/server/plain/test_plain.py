@@ -79,6 +79,7 @@ def test_the_callers_request_id_comes_back(server: Server) -> None:
         ("half", b"[65505, 1, 1, 1]", 400, "not float16"),
         ("double", b'{"z": [1]}', 400, "['x'] is expected"),
         ("arithmetic", b"[1, 2]", 400, "['a', 'b'] is expected"),
+        ("arithmetic", b'{"a": [1, 2, 3], "b": [1, 2]}', 400, "one row has the shape [2]"),
         ("root", b"-1.0", 500, "root"),
     ],
     ids=lambda each: repr(each[:30]) if isinstance(each, bytes) else "",

@@ -41,8 +41,8 @@ _INCLUDED = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-# Tools of the server that agents offer wherever they run, and do without.
-_SKIPPED = ("image_generation", "namespace", "tool_search", "web_search", "web_search_preview")
+# Tools of the server that agents offer beside their own, wherever they run, and do without.
+_SKIPPED = ("image_generation", "namespace", "tool_search", "web_search")
 _TOOL: Neutral = {
     **dict.fromkeys(("async", "defer_loading"), (False,)),
     "allowed_callers": (["direct"],),
@@ -120,9 +120,10 @@ def chat_of(asked: ResponsesRequest) -> ChatRequest:
 
 def _tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
+    has_own = any(tool.get("type") == "function" for tool in tools)
     for index, tool in enumerate(tools):
         kind = tool.get("type")
-        if kind in _SKIPPED:
+        if kind in _SKIPPED and has_own:
             continue
         if kind != "function":
             raise InvalidInput(f"tools[{index}].type: {kind!r:.40} is not supported; function is")

@@ -248,9 +248,7 @@ def _text_part(text: str) -> OutputText:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """As the answer shows it: of a function, all fields."""
-    if tool.get("type") != "function":
-        return tool
+    """As the answer shows it: all fields."""
     shown = {"description": None, "parameters": None, **tool}
     return {**shown, "strict": tool.get("strict") is not False}
 
@@ -278,7 +276,7 @@ def _response(asked: ResponsesRequest, model: str, begun: BegunChat) -> Response
         "frequency_penalty": sampling.frequency_penalty,
         "top_logprobs": 0,
         "text": {"format": {"type": "text"}} | (asked.text or {}),
-        "tools": [_tool(each) for each in asked.tools or ()],
+        "tools": [_tool(each) for each in asked.tools or () if each["type"] == "function"],
         "tool_choice": asked.tool_choice or "auto",
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "reasoning": asked.reasoning,
