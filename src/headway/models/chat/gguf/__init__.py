@@ -70,7 +70,7 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
 def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
     gguf = require("gguf", "GGUF files", "llm")
 
-    class Reader(gguf.GGUFReader):  # type: ignore[misc]  # known when it runs
+    class Reader(gguf.GGUFReader):  # type: ignore[misc, name-defined]  # at run time
         """Its own takes what is left of the file for the whole of what it reads."""
 
         def _get(self, offset: int, dtype: Any, count: int = 1, **more: Any) -> Any:
