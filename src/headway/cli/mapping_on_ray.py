@@ -19,9 +19,9 @@ import msgspec
 
 from headway.cli.mapping import BatchCounts, opened
 from headway.errors import ConfigError, ModelFailed
+from headway.offline.lines import FilePart, lines_of_part, parts_of
 from headway.offline.mapping import Tally, map_lines
 from headway.offline.output import is_failure
-from headway.offline.parts import FilePart, lines_of_part, parts_of
 
 if TYPE_CHECKING:
     from headway.config import ModelConfig

@@ -1,14 +1,17 @@
-"""Lines from a file, one at a time, however long the file or a line is."""
+"""Lines from a file, one at a time, however long the file or a line is; or in parts of whole
+lines."""
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from headway.errors import ConfigError
 
 MAX_LINE_BYTES = 64 * 2**20
+PART_LINES = 4096  # enough to compose batches from
+PART_BYTES = 2**20
 _HEAD_BYTES = 2**20  # of the file: enough to tell two files apart
 
 
@@ -72,3 +75,44 @@ def _skip_line(file: BinaryIO, text: bytes, max_bytes: int) -> tuple[bytes, int]
         text = file.readline(max_bytes)
         skipped += len(text)
     return text, skipped
+
+
+# ---- the lines in parts, where several programs work on one file
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    begin: int  # in bytes
+    end: int
+    before: int  # lines of the file before its first one
+
+
+def parts_of(
+    path: Path, *, after: int = 0, most_lines: int = PART_LINES, most_bytes: int = PART_BYTES
+) -> Iterator[FilePart]:
+    """The lines from the one after line `after`. Raises ConfigError if there is no such line."""
+    with path.open("rb") as file:
+        begin = before = 0
+        last: InputLine | None = None
+        for line in lines_of(file, after=max(0, after - 1)):
+            if line.number <= after:
+                begin, before = line.end, line.number
+                continue
+            last = line
+            if line.number - before >= most_lines or line.end - begin >= most_bytes:
+                yield FilePart(begin, line.end, before)
+                begin, before, last = line.end, line.number, None
+        if before < after:
+            raise ConfigError(f"the input has fewer lines than the output, which has line {after}")
+        if last is not None:
+            yield FilePart(begin, last.end, before)
+
+
+def lines_of_part(path: Path, part: FilePart) -> Iterator[InputLine]:
+    with path.open("rb") as file:
+        file.seek(part.begin)
+        for line in lines_of(file):
+            end = part.begin + line.end
+            yield replace(line, number=part.before + line.number, end=end)
+            if end >= part.end:
+                return

@@ -25,7 +25,7 @@ from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.cors import Cors
-from headway.server.families import admin, cohere, drain, kserve_v1, what_if
+from headway.server.families import admin, cohere, kserve_v1, what_if
 from headway.server.families.anthropic import messages
 from headway.server.families.huggingface import handlers as huggingface
 from headway.server.families.ollama import handlers as ollama
@@ -286,7 +286,6 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         plain_json,
         admin.Admin(models),
         what_if.WhatIf(models),
-        drain.Draining(models.registry),
         WebPages(models, version=inference.version),
     ]
     rows = [row for family in families for row in family.routes()]

@@ -153,14 +153,8 @@ def side_of(tensors: Sequence[Tensor], hint: Any = None) -> Side:
 
 def derived_side(hint: Any, name: str) -> Side:
     """The side that a hint describes. If it describes no tensors, each row is one text of JSON."""
-    tensor = tensor_in(hint)
-    if tensor is not None:
-        own = plain(hint) if tensor.dtype == BYTES else None
-        field = Field.of(tensor, own)
-        return Side((field,), hint=hint, whole=field.values)
-    found = _tensor(hint, name)
-    if found is not None:
-        field = Field.of(found, hint)
+    field = _field(hint, name)
+    if field is not None:
         return Side((field,), hint=hint, whole=field.values)
     fields = _record_fields(hint)
     if fields:
@@ -179,16 +173,20 @@ def _record_fields(hint: Any) -> tuple[Field, ...]:
     if optional_parts(hint) and not hasattr(hint, "__dataclass_fields__"):
         return ()  # of a TypedDict; a row of tensors has all of its keys
     for key, each in record_parts(hint).items():
-        tensor = tensor_in(each)
-        if tensor is not None:
-            own = plain(each) if tensor.dtype == BYTES else None
-            found.append(Field.of(tensor, own, key))
-            continue
-        tensor = _tensor(each, key)
-        if tensor is None:
+        field = _field(each, key, key)
+        if field is None:
             return ()
-        found.append(Field.of(tensor, each, key))
+        found.append(field)
     return tuple(found)
+
+
+def _field(hint: Any, name: str, key: str | None = None) -> Field | None:
+    """None: no tensor can express it."""
+    tensor = tensor_in(hint)
+    if tensor is not None:
+        return Field.of(tensor, plain(hint) if tensor.dtype == BYTES else None, key)
+    tensor = _tensor(hint, name)
+    return None if tensor is None else Field.of(tensor, hint, key)
 
 
 def _tensor(hint: Any, name: str) -> Tensor | None:

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -350,19 +350,9 @@ def _resolved(schema: Any, definitions: Schema) -> Schema:
     return next((each for each in kinds if any(part in each for part in parts)), schema)
 
 
-def takes_object(schema: Schema) -> bool:
-    """Whether an object may be a value of that description."""
-    return _takes(schema, lambda kind: "object" in _types(kind), {})
-
-
-def takes_text(schema: Schema) -> bool:
-    """Whether a text may be a value of that description."""
-    return _takes(schema, lambda kind: "string" in _types(kind), {})
-
-
-def takes_list(schema: Schema) -> bool:
-    """Whether a list may be a value of that description."""
-    return _takes(schema, lambda kind: "array" in _types(kind), {})
+def takes(schema: Schema, kind: Literal["object", "string", "array"]) -> bool:
+    """Whether a value of this kind meets that description."""
+    return _takes(schema, lambda each: kind in _types(each), {})
 
 
 def _takes(schema: Any, fits: Callable[[Schema], bool], definitions: Schema) -> bool:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import ConfigError
-from headway.offline.lines import lines_of
-from headway.offline.parts import lines_of_part, parts_of
+from headway.offline.lines import lines_of, lines_of_part, parts_of
 
 
 def whole(path: Path, after: int = 0) -> list[object]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from headway.runtime.batching.poison import digest_of
+from headway.runtime.batching.losses import digest_of
 
 
 @dataclass(frozen=True)

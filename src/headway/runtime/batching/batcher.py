@@ -40,7 +40,6 @@ from headway.runtime.batching.explaining import Explained, explanation_of
 from headway.runtime.batching.fan_out import FanOut, LongCall
 from headway.runtime.batching.options import BatcherOptions
 from headway.runtime.batching.parts import BatcherParts
-from headway.runtime.batching.statistics import statistics_of
 from headway.runtime.calling.inputs import CallKeywords, CallOptions
 from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.streams import OpenStream, StreamCall
@@ -416,7 +415,7 @@ class Batcher(Generic[In, Out]):
         self._parts.followers.need_context |= not is_optional
 
     def statistics(self) -> Statistics:
-        return statistics_of(self._decider)
+        return self._decider.statistics()
 
 
 def _each(values: Iterable[Any]) -> Iterator[Any]:

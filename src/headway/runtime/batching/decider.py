@@ -24,7 +24,7 @@ from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import is_error, readable
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
-from headway.runtime.events import BatchFinished, BatchStarted, Observers, OutOfMemory
+from headway.runtime.events import BatchFinished, BatchStarted, Observers, OutOfMemory, Statistics
 from headway.runtime.jobs.jobs import BatchJob, Job
 from headway.runtime.jobs.rerunning import unusable
 
@@ -58,6 +58,26 @@ class BatchDecider:
         self.shell = Shell(name, self, observers, floating)
         self.room = Room(self.shell, self.queue)
         self.losses = Losses(self.shell, self.queue, self.pool, self.jobs, self.entry_changed)
+
+    def statistics(self) -> Statistics:
+        """The state at this moment. Without the lock."""
+        shell, scheduler = self.shell, self.queue.scheduler
+        with shell.lock:
+            shell.take_in()
+            now = shell.event_loop.clock() if shell.event_loop is not None else 0.0
+            ages = (now - job.batch.fired_at for job in self.jobs.values())
+            return Statistics(
+                is_open=shell.takes_calls,
+                crashed=shell.crash,
+                queued_items=scheduler.queued_items,
+                queued_rows=scheduler.queued_rows,
+                queued_s=scheduler.queued_s,
+                running_batches=scheduler.running_batches,
+                running_items=scheduler.running_items,
+                oldest_batch_s=max(ages, default=0.0),
+                pace=scheduler.pace,
+                away_workers=len(self.pool.away),
+            )
 
     # ---- called by the shell
 

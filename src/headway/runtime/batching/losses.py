@@ -1,13 +1,16 @@
 """Workers that are lost and return, batches that run again, and inputs that kill workers."""
 
 import functools
+import hashlib
+import pickle
+import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from headway.core.faults.poison_memory import PoisonMemory
 from headway.core.items import RefusalReason
 from headway.errors import NotReady, Poison
 from headway.runtime.batching.call_queue import CallQueue, Refusals
-from headway.runtime.batching.poison import PoisonWatch
 from headway.runtime.batching.shell import Shell, same_error
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import WorkerLost
@@ -141,3 +144,35 @@ class Losses:
                 error = Poison(f"{shell.name}: an equal input has taken workers down")
                 shell.report_refusal(error)
                 call.fail(error)
+
+
+class PoisonWatch:
+    """Recognises inputs that have killed workers, among new and waiting calls. Used from any
+    thread. False while no such input is known: then calls need no check."""
+
+    def __init__(self) -> None:
+        self._memory = PoisonMemory()
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._memory)
+
+    def remember(self, value: Any, partition: Hashable, now: float) -> None:
+        digest = digest_of(value, partition)
+        if digest is not None:
+            with self._lock:
+                self._memory.remember(digest, now)
+
+    def is_known(self, value: Any, partition: Hashable, now: float) -> bool:
+        digest = digest_of(value, partition)
+        with self._lock:
+            return self._memory.is_known(digest or b"", now)
+
+
+def digest_of(value: Any, partition: Hashable) -> bytes | None:
+    """The same for equal contents; not for secrets. None: they cannot be recognised."""
+    try:
+        content = pickle.dumps((value, partition), protocol=5)
+    except BaseException:  # noqa: BLE001  user code: what pickle asks of a value
+        return None
+    return hashlib.blake2b(content, digest_size=16).digest()

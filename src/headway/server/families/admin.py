@@ -1,10 +1,12 @@
-"""What an operator does to models while they are served: list, load, reload, unload."""
+"""What an operator does while models are served: list, load, reload or unload them, and take the
+server out of the balancers' sight without losing what still comes."""
 
 from typing import Any
 
 import msgspec
 
 from headway.hosting.registry import VersionEntry
+from headway.server.auth.keys import check_whole_server
 from headway.server.service import adapters
 from headway.server.service.models import VisibleModels
 from headway.server.service.routes import Route, Takes
@@ -17,6 +19,10 @@ class _LoadBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
     folder: str
+
+
+class _DrainBody(msgspec.Struct, forbid_unknown_fields=True):
+    draining: bool = True
 
 
 class Admin:
@@ -64,6 +70,14 @@ class Admin:
                 *("POST", f"{adapters}/{{adapter}}/unload", self.unload_adapter),
                 summary="Unload an adapter",
             ),
+            Route(
+                "GET", "/admin/drain", self.drain_state, summary="Whether the server is draining"
+            ),
+            Route(
+                *("POST", "/admin/drain", self.drain),
+                summary="Drain, or stop draining",
+                takes=Takes(_DrainBody, is_optional=True),
+            ),
         ]
 
     async def models(self, request: Request) -> Response:
@@ -99,6 +113,16 @@ class Admin:
         served = self._models.get(request.caller, model)
         await adapters.unload_adapter(served, adapter)
         return _json({"adapters": adapters.lines_of(served)})
+
+    async def drain_state(self, request: Request) -> Response:
+        check_whole_server(request.caller)
+        return _json({"draining": self._models.registry.is_draining})
+
+    async def drain(self, request: Request, asked: _DrainBody) -> Response:
+        """Makes the server report itself as not ready; requests are still answered."""
+        check_whole_server(request.caller)
+        self._models.registry.drain(is_draining=asked.draining)
+        return await self.drain_state(request)
 
     def _state(self, request: Request, model: str) -> Response:
         entries = [entry for entry in self._models.index(request.caller) if entry.name == model]

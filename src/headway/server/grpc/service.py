@@ -10,9 +10,9 @@ from typing import Any, cast
 import msgspec
 from google.protobuf import json_format
 
-from headway.errors import HeadwayError, InvalidInput
+from headway.errors import DeadlineExceeded, HeadwayError, InvalidInput
 from headway.hosting.explaining import HEADER, Story
-from headway.hosting.registry import Array, Ask, ServedModel
+from headway.hosting.registry import PLAIN, Array, Ask, ServedModel
 from headway.server.auth.keys import Caller, check_whole_server
 from headway.server.families.v2.bodies import ChangeRequest, IndexRequest, RegisterRequest
 from headway.server.families.v2.operations import (
@@ -24,12 +24,12 @@ from headway.server.families.v2.operations import (
 )
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
-from headway.server.grpc.call_options import ask_of_call
 from headway.server.grpc.calls import SERVICE, Calls
 from headway.server.grpc.streams import Chunks, InferCall, Streams
 from headway.server.service.dtypes import BYTES
 from headway.server.service.inference import Inference
-from headway.server.service.requests import InferRequest
+from headway.server.service.options import ask_from
+from headway.server.service.requests import InferRequest, Parameters
 from headway.signature import Decoded
 from headway.wire.body_room import BodyRoom
 from headway.wire.http2.status import Status
@@ -246,6 +246,8 @@ _READS: dict[str, Callable[[Any], Any]] = {  # the body, where the message has o
     "TraceSetting": _trace_settings_in,
     "LogSettings": lambda request: messages.parameters_of(request.settings),
 }
+_PREFIX = "headway-"
+_NO_HEADERS: dict[str, str] = {}
 _KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
 _WRITES: dict[str, Callable[[Any], Any]] = {  # the message's fields, where they are not HTTP's
     "ModelConfig": lambda found: {"config": found},
@@ -262,6 +264,25 @@ _WRITES: dict[str, Callable[[Any], Any]] = {  # the message's fields, where they
         "settings": {key: {_KINDS[type(value)]: value} for key, value in found.items()}
     },
 }
+
+
+def ask_of_call(parameters: Parameters, context: Any, caller: Caller | None) -> Ask:
+    """The options of a call: v2's parameters, HTTP's headers as metadata, and the call's own
+    deadline. Of two time limits, the shorter counts."""
+    headers = _NO_HEADERS
+    for key, value in context.invocation_metadata() or ():
+        if key.startswith(_PREFIX):
+            headers = {**headers, key: value}
+    if parameters or headers:
+        ask = ask_from(parameters, headers, caller)
+    else:
+        ask = PLAIN if caller is None else caller.plain
+    left_s = context.time_remaining()
+    if left_s is None:
+        return ask
+    if left_s <= 0:
+        raise DeadlineExceeded("the call's deadline has passed")
+    return ask.within(left_s * 1000)
 
 
 def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:

@@ -36,7 +36,7 @@ from headway.server.service.options import ask_of, find_or_wake
 from headway.server.service.routes import Route
 from headway.server.service.tensors import too_many_rows
 from headway.signature.foreign import plain_of
-from headway.signature.values import takes_list, takes_object, takes_text
+from headway.signature.values import takes
 from headway.wire.messages import Answer, Request, Response
 
 _NO_PARAMETERS: dict[str, str] = {}
@@ -118,8 +118,8 @@ def _hint(value: Any, schema: dict[str, Any]) -> str:
     if not schema:  # no kind is wrong
         return ""
     if type(value) is list and value:
-        is_text = isinstance(value[0], str) and takes_text(schema)
-        if is_text or not takes_list(schema):
+        is_text = isinstance(value[0], str) and takes(schema, "string")
+        if is_text or not takes(schema, "array"):
             return '; several at once are sent as {"items": [...]}'
     example = example_of(schema)
     if _innermost(example) is None:  # nothing is known of the values
@@ -128,7 +128,7 @@ def _hint(value: Any, schema: dict[str, Any]) -> str:
         example_text = json.dumps({"items": [example, example]}, ensure_ascii=False)
         example_text = example_text if len(example_text) <= _MOST_SHOWN else '{"items": [...]}'
         return f"; several rows are sent as {example_text}"
-    if type(value) is dict and not takes_object(schema):
+    if type(value) is dict and not takes(schema, "object"):
         return f"; the body is the value itself, as in {json.dumps(example, ensure_ascii=False)}"
     return ""
 
