@@ -32,11 +32,7 @@ _HELP = {
     "--max-batch-size": "most rows in one batch; default 64",
     "--slo-ms": "wanted latency: auto refuses items that would miss it; default: none",
     "--max-queue": f"most rows waiting; more are refused; default {DEFAULT_MAX_QUEUE}",
-    "--tile": "rows of a tile; a partial tile takes as long as a full one; default 1",
-    "--best-size": "each row beyond N takes three times as long, so that N is the best batch size",
     "--noise": f"spread of batch times, e.g. 0.1; LAW: {', '.join(NOISE_LAWS)}; default: no noise",
-    "--stragglers": "this SHARE of batches takes TIMES as long, e.g. 0.02,10; default: none",
-    "--drift": "in the second half of the run, batches take TIMES as long; default 1",
     "--workers": "number of workers (default 1), or how much slower each one is, e.g. 1,1,3",
     "--classes": "shares of the priority classes, e.g. high=0.1,low=0.5; other items are normal",
     "--tenants": "tenants and their weights, e.g. a=1,b=8: they send equally many items; or each "
@@ -165,11 +161,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def _add_world(parser: argparse.ArgumentParser) -> None:
     add = _adder(parser)
-    add("--tile", type=flags.count(65_536), default=1, metavar="N")
-    add("--best-size", type=flags.count(65_536), metavar="N")
     add("--noise", type=flags.noise, default=Noise(), metavar="CV[,LAW]")
-    add("--stragglers", type=flags.stragglers, metavar="SHARE,TIMES")
-    add("--drift", type=flags.positive, default=1.0, metavar="TIMES")
     add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES")
     add("--classes", type=flags.classes, metavar="CLASS=SHARE,...")
     add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT[:rate=R],...")

@@ -220,13 +220,6 @@ def noise(text: str) -> Noise:
     return Noise(value, law or NOISE_LAWS[0])
 
 
-def stragglers(text: str) -> tuple[float, float]:
-    share, times = map(positive, _fields(text, "SHARE,TIMES", at_least=2, at_most=2))
-    if share >= 1.0:
-        raise argparse.ArgumentTypeError(f"{share:g} is not a share; 0.02 means 2 %")
-    return share, times
-
-
 def workers(text: str) -> tuple[float, ...]:
     """A number of workers, or how many times as long a batch takes on each."""
     parts = text.split(",")

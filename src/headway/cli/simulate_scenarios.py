@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,12 +22,9 @@ from headway.lab.fleet_report import FleetResult
 from headway.lab.generation import GenerationOutcome
 from headway.lab.oracle import oracle
 from headway.lab.profiles import (
-    KneeProfile,
-    Noise,
     Profile,
     SizedProfile,
     TableProfile,
-    TileProfile,
     TokenProfile,
     batch_seconds,
     capacity_rps,
@@ -35,7 +32,7 @@ from headway.lab.profiles import (
     sorted_capacity_rps,
 )
 from headway.lab.report import Result, by_tenant
-from headway.lab.simulate import Callers, Drift, Lengths, Scenario, simulate
+from headway.lab.simulate import Callers, Lengths, Scenario, simulate
 
 R = TypeVar("R", Result, FleetResult, GenerationOutcome)
 
@@ -109,9 +106,8 @@ def points_of(
             profile,
             max_rows=arguments.max_batch_size,
             seed=arguments.seed,
-            noise=_noise(arguments),
+            noise=arguments.noise,
             speeds=arguments.workers,
-            drift=_drift(arguments, each),
             callers=_callers(arguments, stream.owners),
             slo_percentile=arguments.slo_percentile,
             max_queue=arguments.max_queue,
@@ -125,26 +121,6 @@ def points_of(
         LoadPoint(scenario, None if rate_rps is None else rate_rps / capacity, rate_rps, capacity)
         for scenario, rate_rps in zip(scenarios, rates, strict=True)
     ]
-
-
-def _noise(arguments: argparse.Namespace) -> Noise:
-    noise: Noise = arguments.noise
-    if arguments.stragglers is None:
-        return noise
-    share, times = arguments.stragglers
-    return replace(noise, stragglers=share, times_slower=times)
-
-
-def _drift(
-    arguments: argparse.Namespace, arrivals: workload.Times | workload.ClosedLoop
-) -> Drift | None:
-    if arguments.drift == 1.0:
-        return None
-    if isinstance(arrivals, workload.ClosedLoop):
-        raise ConfigError(
-            "a closed loop has no known middle, where the drift would start", field="--drift"
-        )
-    return Drift(float(arrivals[len(arrivals) // 2]), arguments.drift)
 
 
 def _callers(arguments: argparse.Namespace, owners: list[str] | None) -> Callers | None:
@@ -260,12 +236,8 @@ def _capacity(arguments: argparse.Namespace, profile: Profile, lengths: Lengths 
 
 
 def _profile(arguments: argparse.Namespace) -> Profile:
-    profile: Profile = arguments.latency or TableProfile(
-        measured_costs(arguments.profile), arguments.size
-    )
-    if arguments.tile > 1:
-        profile = TileProfile(profile, arguments.tile)
-    return profile if arguments.best_size is None else KneeProfile(profile, arguments.best_size)
+    given: Profile | None = arguments.latency
+    return given or TableProfile(measured_costs(arguments.profile), arguments.size)
 
 
 def measured_costs(file: Path) -> CostTable:

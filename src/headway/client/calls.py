@@ -60,8 +60,6 @@ _BY_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """The options of a call."""
-
     deadline_ms: float | None = None
     priority: Priority | None = None
     tenant: str = ""

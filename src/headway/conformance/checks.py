@@ -35,8 +35,6 @@ class Check(NamedTuple, Generic[Asked]):
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """One line of the report."""
-
     clause: str
     what: str
     outcome: ClauseOutcome

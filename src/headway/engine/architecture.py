@@ -88,7 +88,6 @@ class LlamaSpec:
         }
 
     def modules(self) -> Modules:
-        """The modules of all layers."""
         return {
             module: sizes
             for layer in range(self.layers)

@@ -36,7 +36,6 @@ class Sampled:
 
 
 def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
-    """A token for each row of the logits."""
     logits = logits.float()
     raw = logits
     broken = dict.fromkeys((~logits.amax(-1).isfinite()).nonzero()[:, 0].tolist(), NOT_FINITE)

@@ -89,7 +89,6 @@ class ModelStatistics:
             self.record_batch(rows=event.batch.rows, compute_ns=self._last_ran_ns)
 
     def record_batch(self, *, rows: int, compute_ns: int) -> None:
-        """Count a batch."""
         self._executions += 1
         batch = self._batches.setdefault(rows, _stat())
         batch["count"] += 1

@@ -33,13 +33,12 @@ class Score(NamedTuple):
 def oracle(
     scenario: Scenario,
     *,
-    record: bool = False,
     by_mean: bool = False,
     compose: Compose = Compose.DP,
 ) -> tuple[Fixed, Outcome]:
     """The best setting of the grid for this scenario, and its outcome with the scheduler."""
     best = best_of(score_grid(scenario, compose=compose), by_mean=by_mean)
-    return best, simulate(scenario, fixed_policy(scenario, best, compose), record=record)
+    return best, simulate(scenario, fixed_policy(scenario, best, compose))
 
 
 def fixed_policy(scenario: Scenario, fixed: Fixed, compose: Compose = Compose.DP) -> Policy:

@@ -62,8 +62,6 @@ current: Callable[[], RequestNote | None] = _current.get
 
 
 class RequestLog:
-    """The requests that have ended."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.ended: deque[RequestNote] = deque(maxlen=MOST_REQUESTS)
         self._clock = clock

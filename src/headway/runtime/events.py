@@ -137,8 +137,6 @@ Observer: TypeAlias = Callable[[Event], None]
 
 
 class Observers:
-    """The observers of one batcher."""
-
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = list(observers)
 

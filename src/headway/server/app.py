@@ -139,7 +139,6 @@ class App:
 
     @property
     def routes(self) -> list[Route]:
-        """Every route."""
         tables = (*self._exact.values(), *(each.routes for each in self._templates))
         return [route for routes in tables for route in routes.values()]
 

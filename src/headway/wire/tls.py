@@ -20,8 +20,6 @@ Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class Certificates:
-    """The certificate in use."""
-
     def __init__(self, certificate: str, key: str, client_ca: str = "") -> None:
         """Takes paths. With a `client_ca`, clients need a certificate of that authority. Raises
         ConfigError if the files cannot be used."""

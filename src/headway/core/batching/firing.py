@@ -292,7 +292,6 @@ Rule: TypeAlias = AutoRule | WindowRule | StaticRule
 
 
 def rule_for(policy: Policy, costs: Costs, auto: AutoRule) -> Rule:
-    """The rule that the policy asks for."""
     if policy.firing is Firing.WINDOW:
         return WindowRule(policy)
     if policy.firing is Firing.STATIC:

@@ -133,7 +133,6 @@ class _Case:
         return not self.is_running and not self._guilty and not self._aside
 
     def items(self) -> Iterator[Item]:
-        """The waiting items."""
         groups = (*self._guilty, *self._aside, self._rest)
         return (item for group in groups for item in group)
 

@@ -11,8 +11,6 @@ from enum import Enum
 
 
 class Health(Enum):
-    """The health of one model."""
-
     STARTING = "starting"  # being loaded or warmed up, or closed on purpose
     READY = "ready"
     DEAD = "dead"  # until it is loaded again, or a stuck batch comes back

@@ -79,13 +79,12 @@ class Admission:
             self._admitted.add(item.arrived_at, rows)
         return pushed_out
 
-    def queued_s(self, cap_rows: int, rows: float | None = None) -> float:
+    def queued_s(self, cap_rows: int) -> float:
         """The seconds of work in the queue: a new item's wait, and the signal for scaling."""
-        rows = self._queue.rows if rows is None else rows
         full_s = self._costs.predict(cap_rows)
         if full_s is None:
             return 0.0
-        return rows / cap_rows * full_s / self._running.workers
+        return self._queue.rows / cap_rows * full_s / self._running.workers
 
     def _make_way(self, item: Item, rows: int, shed: Shed) -> list[Refusal]:
         """Evict items of tenants over their share, to answer this item in time; or raise `shed`."""

@@ -30,7 +30,6 @@ def load(
     kernels: Kernels | None = None,
     is_rounded: bool = False,
 ) -> Decoder:
-    """`is_rounded`: with weights of 8 bits."""
     config = read_json(folder / "config.json")
     reason = why_not(config, "own")
     if reason is None and not use_transformers:

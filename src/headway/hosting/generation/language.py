@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from headway.core.generation.options import GenerationOptions
 from headway.errors import InputTooLarge, InvalidInput, QueueFull
 from headway.models.chat.answer_reader import AnswerReading
-from headway.models.chat.chats import ChatPrompt, Message
+from headway.models.chat.chats import ChatPrompt
 from headway.models.chat.grammars import Vocabulary, with_answer
 from headway.models.chat.spelling import BYTES
 from headway.models.chat.text import ChatText, RenderedChat
@@ -58,7 +58,7 @@ class Language:
         if isinstance(prompt, str):
             return await self.encode(prompt)
         if _is_chat(prompt):
-            return await self.encode_chat(prompt)
+            return (await self.render(ChatPrompt(prompt))).ids
         return self.tokens_of(prompt)
 
     def tokens_of(self, prompt: Any) -> list[int]:
@@ -80,10 +80,6 @@ class Language:
         if len(text) <= _SHORT:
             return self._encode(text, add_special_tokens)
         return await self._long.run(self._encode, text, add_special_tokens)
-
-    async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Messages through the model's template."""
-        return (await self.render(ChatPrompt(messages))).ids
 
     async def render(self, chat: ChatPrompt) -> RenderedChat:
         """A chat through the model's template."""

@@ -138,7 +138,6 @@ class Entrance:
         return LongCall(pieces, fan_out, enqueue, self.withdraw, maker.join, self._shell.name)
 
     def _most_rows(self, size: int) -> int:
-        """The most rows of one item of this size."""
         return min(self._queue.scheduler.part_rows(size), self._maker.policy.window_rows)
 
     def fan_out(self, *, rows: int, deadline_ms: float | None) -> FanOut:

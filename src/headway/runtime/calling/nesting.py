@@ -13,8 +13,6 @@ from headway.errors import ModelFailed
 
 
 class EnclosingBatch:
-    """One batch of one batcher."""
-
     __slots__ = ("is_over", "name", "owner")
 
     def __init__(self, owner: object, name: str) -> None:

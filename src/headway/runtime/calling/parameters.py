@@ -56,8 +56,6 @@ class BatchParameters(NamedTuple):
 
 
 class Parameters:
-    """All parameters of one model."""
-
     def __init__(
         self, model: "Model[Any, Any] | TensorModel", prepare: Callable[..., Any] | None
     ) -> None:

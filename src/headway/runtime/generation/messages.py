@@ -22,8 +22,6 @@ class Welcome(NamedTuple):
 
 
 class PackedReport(NamedTuple):
-    """A `Report` as it is sent."""
-
     numbers: list[int]
     tokens: list[int]
     others: list[tuple[Any, ...]]  # outputs that are more than a token, as tuples

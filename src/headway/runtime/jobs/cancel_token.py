@@ -48,7 +48,6 @@ class BatchCancel(Cancel):
 
 
 def takes_cancel(function: Callable[..., Any]) -> bool:
-    """Does the function take a cancel token?"""
     try:
         return CANCEL in inspect.signature(function).parameters
     except ValueError:  # a builtin that does not say

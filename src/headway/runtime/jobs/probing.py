@@ -281,7 +281,6 @@ def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _values(runner: ModelRunner, sample: Any, count: int) -> list[Any]:
-    """`count` rows of the sample."""
     per_row = runner.shape(sample)[0]
     if per_row <= count:
         return [sample] * (count // per_row)

@@ -32,8 +32,6 @@ _IN_FLIGHT = 4  # steps whose host buffers are kept
 
 
 class DeviceStep:
-    """A step on the device."""
-
     def __init__(self, runner: "GpuRunner", step: Step, began: "torch.cuda.Event | None") -> None:
         self.step = step
         self.seconds: float | None = None  # of the device; known once there is a result
@@ -151,7 +149,7 @@ class GpuRunner(Sequences):
             )
         return self._adapters
 
-    def warm_up(self, sizes: Sequence[int] = (), *, has_prompts: bool = True) -> None:
+    def warm_up(self, sizes: Sequence[int] = ()) -> None:
         """Compile the kernels, and capture a graph for every size (or for these batches)."""
         self._sizes = sorted(sizes or batch_sizes(self._limits.max_sequences))
         if self._adapters is not None:
@@ -159,7 +157,7 @@ class GpuRunner(Sequences):
         self._draw_cut.warm_up(self._logits)
         if not self._has_graphs:
             return
-        shapes: list[int | MixedSizes] = list(self._mixed_sizes.all()) if has_prompts else []
+        shapes: list[int | MixedSizes] = list(self._mixed_sizes.all())
         shapes += reversed(self._sizes)
         self._given.zero_()
         capture = Capture()

@@ -8,8 +8,6 @@ from headway.runtime.workers.process.recipe import Recipe
 
 
 class Kind(IntEnum):
-    """The kinds of messages."""
-
     # to the model's process
     SPEC = 1  # a WorkerSpec: become this model
     PREDICT = 2

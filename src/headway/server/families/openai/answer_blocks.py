@@ -44,8 +44,6 @@ class BlockEvent(NamedTuple):
 
 
 class AnswerBlocks:
-    """The blocks of one answer."""
-
     def __init__(self, reading: AnswerReading | None, usage: UsageCount) -> None:
         self._reader = None if reading is None else reading.reader()
         self._usage = usage

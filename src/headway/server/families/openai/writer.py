@@ -88,7 +88,6 @@ class Writer:
 
 
 async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> Answer:
-    """The answer, as events or as one body."""
     try:
         if as_events:
             events = Events(stream, writer.piece, writer.error_of, writer.tail)

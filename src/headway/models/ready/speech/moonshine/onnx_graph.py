@@ -43,7 +43,6 @@ class Graph:
         return [each.dim_value for each in found.type.tensor_type.shape.dim]
 
     def value(self, name: str) -> Array:
-        """The value of a constant."""
         array: Array = self._onnx.numpy_helper.to_array(self._values[name])
         return array
 
