@@ -1,7 +1,7 @@
-"""The highest rate that meets an objective.
+"""The highest rate that meets an objective: what an objective is, and probes until it is found.
 
-Probes bracket it, and a line through them says where the limit lies. What fails is measured twice.
-What is found must hold for longer, with fresh arrivals: a rate that has not is never called good.
+Which rates to try is decided in `rate_search.py`. What is found has held for longer, with fresh
+arrivals: a rate that has not is never called good.
 """
 
 import math
@@ -11,17 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from headway.errors import ConfigError
+from headway.loadgen.rate_search import LONGER, Ask, RateSearch
 from headway.loadgen.report import Point
 from headway.loadgen.samples import CANCELLED
 from headway.loadgen.statistics import PERCENTILES, Summary
 
-_STEP = 1.25  # from rate to rate until one passes and one fails
-_LONGER = 3  # times a probe: how long what is found is confirmed
-_CHANCE = 0.02  # what one probe's latency may differ from another's
-_SLOWEST, _FASTEST = 0.1, 1e6
 _SCALES = {"ms": 1e-3, "s": 1.0, "%": 0.01}
 
 
@@ -133,7 +128,7 @@ class Found:
                 failed += " (but there the client had no room: it may be the limit)"
         return (
             f"{self.rate_rps:.4g}/s is the highest rate with {self.objective}; it held in a run "
-            f"{_LONGER} times as long{failed}"
+            f"{LONGER} times as long{failed}"
         )
 
 
@@ -157,107 +152,39 @@ class Search:
         self._precision = precision
         self._clock = clock
         # Time to confirm what is found is kept back, twice.
-        self._end = clock() + budget_s - _LONGER * probe_s
-        self._narrow_by = self._end - (_LONGER + 1) * probe_s
-        self._strains: dict[float, float] = {}  # by rate, as it was last measured
-        self._failed: dict[float, Summary] = {}  # by rate, unless it passed later
-        self._firm: set[float] = set()  # rates that failed twice
-        self._points: list[Point] = []
+        self._end = clock() + budget_s - LONGER * probe_s
+        self._narrow_by = self._end - (LONGER + 1) * probe_s
 
     def run(self, first_rps: float) -> Found:
-        stopped = self._narrow(min(max(first_rps, _SLOWEST), _FASTEST))
-        confirmed = self._confirmed()
-        if self._is_away():
-            confirmed, stopped = None, "the server went away"
-        elif confirmed is None and stopped == "precision":
-            stopped = "time"
-        failed = min((each for each in self._failed if each > (confirmed or 0.0)), default=None)
-        bound, had_room = "", True
-        if failed is not None:
-            summary = self._failed[failed]
-            limit, had_room = self._objective.broken_by(summary), summary.has_room
-            bound = "more and more requests wait" if limit is None else _told(limit, summary)
-        return Found(self._text, confirmed, failed, bound, stopped, had_room, tuple(self._points))
+        search = RateSearch(
+            first_rps, precision=self._precision, narrow_by=self._narrow_by, end=self._end
+        )
+        points: list[Point] = []
+        while isinstance(asked := search.next(self._clock()), Ask):
+            point = self._probe(asked.rate_rps, len(points) + 1, asked.times)
+            points.append(point)
+            if point.summary.was_away:
+                return self._found(None, "the server went away", points)
+            strain = self._objective.strain(point.summary)
+            search.measured(asked, strain, has_room=point.summary.has_room)
+        return self._found(search.held_rps, asked.why, points)
 
-    @property
-    def _low(self) -> float | None:
-        """The highest rate that passed."""
-        return max((each for each in self._strains if each not in self._failed), default=None)
-
-    @property
-    def _high(self) -> float | None:
-        """The lowest failed rate above `_low`. Lower ones failed because of a short disturbance."""
-        return min((each for each in self._failed if each > (self._low or 0.0)), default=None)
-
-    def _narrow(self, rate: float) -> str:
-        factor = _STEP
-        while True:
-            is_good = self._try(rate)
-            if self._clock() > self._narrow_by or self._is_away():
-                return "time"
-            low, high = self._low, self._high
-            if low is None or high is None:
-                rate = rate * factor if is_good else rate / factor
-                factor *= _STEP  # a first guess that is far off is left faster and faster
-                if not _SLOWEST <= rate <= _FASTEST:
-                    return "no limit in sight"
-                continue
-            (rate, chance), factor = self._root(low, high), _STEP
-            is_close = high <= low * (1 + max(self._precision, chance))
-            if is_close or any(
-                abs(each / rate - 1) <= self._precision / 4 for each in self._strains
-            ):
-                if high in self._firm:
-                    return "precision"
-                rate = high  # a moment's trouble of the machine is not the server's limit
-
-    def _root(self, low: float, high: float) -> tuple[float, float]:
-        """Where the limits are just met, and its share of chance: on a line through the logarithms
-        of the probes, of which those count most that came nearest; else in the middle."""
-        found = [(math.log(rate), y) for rate, y in self._strains.items() if math.isfinite(y)]
-        if len(found) > 1 and math.isfinite(self._strains[high]):
-            x, y = np.array(found).T
-            weights = (y**2 + _CHANCE**2) ** -2.0
-            slope, level = np.polyfit(x, y, 1, w=weights**0.5)
-            root = math.exp(min(-level / slope, 50.0)) if slope > 0 else 0.0
-            if low / _STEP < root < high:
-                off = np.average((y - level - slope * x) ** 2, weights=weights)
-                return root, min(math.sqrt(off) / slope, 3 * self._precision)
-        return math.sqrt(low * high), 0.0
-
-    def _confirmed(self) -> float | None:
-        """A rate that holds for longer, with fresh arrivals."""
-        most, margin = math.inf, self._precision / 3
-        while (low := self._low) is not None and self._clock() < self._end and not self._is_away():
-            high = self._high
-            rate, chance = (low, 0.0) if high is None else self._root(low, high)
-            rate *= 1 - max(margin, chance)
-            most, margin = min(most * (1 - margin / 2), rate), 2 * margin
-            if self._try(most, _LONGER):
-                return most
-        return None
-
-    def _is_away(self) -> bool:
-        return self._points[-1].summary.was_away
-
-    def _try(self, rate: float, times: int = 1) -> bool:
-        seed = len(self._points) + 1
-        point = self._probe(rate, seed, times)
-        if not self._is_good(point) and not point.summary.has_room:  # once may be chance
-            point = self._probe(rate, seed, times)
-        self._points.append(point)
-        self._strains[rate] = self._objective.strain(point.summary)
-        # A client without room makes latencies longer, never shorter: what passes has passed.
-        if self._is_good(point):
-            self._failed.pop(rate, None)
-            return True
-        if rate in self._failed:
-            self._firm.add(rate)
-        self._failed[rate] = point.summary
-        return False
-
-    def _is_good(self, point: Point) -> bool:
-        return self._objective.strain(point.summary) <= 0
+    def _found(self, rate: float | None, stopped: str, points: list[Point]) -> Found:
+        """With the lowest rate above it that failed, and not for want of the client's room: at
+        higher rates it would have none either, if it were the limit."""
+        failed = [
+            each
+            for each in points
+            if (each.rate_rps or 0.0) > (rate or 0.0) and self._objective.strain(each.summary) > 0
+        ]
+        failed = [each for each in failed if each.summary.has_room] or failed
+        if not failed:
+            return Found(self._text, rate, None, "", stopped, True, tuple(points))
+        lowest = min(failed, key=lambda each: each.rate_rps or 0.0)
+        limit = self._objective.broken_by(lowest.summary)
+        bound = "more and more requests wait" if limit is None else _told(limit, lowest.summary)
+        had_room = lowest.summary.has_room
+        return Found(self._text, rate, lowest.rate_rps, bound, stopped, had_room, tuple(points))
 
 
 def _told(limit: Limit, summary: Summary) -> str:
