@@ -66,12 +66,8 @@ class Replica:
         return {"work": utilization, "queued_s": load.queue_s}
 
     async def record_routing_stats(self) -> dict[str, float]:
-        load, _ = self.headway.load()
         pace = self.headway.pace()
-        stats = {"queued_s": load.queue_s}
-        if pace is not None:
-            stats |= {"batch_s": pace.batch_s, "more_s": pace.more_s, "most": pace.most}
-        return stats
+        return {} if pace is None else pace._asdict()
 
 
 def deployment(target: Any, *, name: str | None = None, **settings: Any) -> "_serve.Deployment":
