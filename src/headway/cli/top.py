@@ -17,6 +17,10 @@ from headway.loadgen.asking import NoAnswer, RemoteServer, as_expected, printabl
 
 _CLEAR, _HOME, _REST = "\x1b[2J", "\x1b[H", "\x1b[J"
 _MOST_BATCHES = 200
+_FOR_OPERATORS = (
+    "Only an operator sees the last batches: with --api-key and a key that has the right admin, or,"
+    " on a server without keys, if it was started with --admin-without-key"
+)
 _HEAD = (
     *("MODEL", "STATE", "ITEMS/S", "P50", "P99", "SLO", "IN TIME", "QUEUED", "WORK", "BATCHES/S"),
     *("ROWS", "PADDING", "REFUSED", "MAX ROWS", "MAX WAIT", "BUSY"),
@@ -104,7 +108,8 @@ class Watch:
             self._look_at_batches()
             self._denied = ""
         except (NoAnswer, ConfigError) as error:
-            self._denied = str(error)
+            is_right = isinstance(error, ConfigError) and error.field == "--api-key"
+            self._denied = _FOR_OPERATORS if is_right else f"no batches are shown: {error}"
 
     def _figures(self) -> Reading:
         path = "/metrics"
@@ -159,7 +164,10 @@ class Watch:
         if language:
             rows = [_language_row(*each) for each in language.items()]
             lines += [*aligned([_LANGUAGE, *rows]), ""]
-        lines += [f"batches left: {_reasons(spans.values())}", ""]
+        if "-" in " ".join(lines[3:]).split():
+            lines += ["-: nothing of it since the last look, or not set", ""]
+        if items:
+            lines += [f"batches left: {_reasons(spans.values())}", ""]
         return [_one_line(each) for each in [*lines, *self._last()]]
 
     def _row(self, name: str, span: Span) -> list[str]:
@@ -191,7 +199,7 @@ class Watch:
 
     def _last(self) -> list[str]:
         if self._denied:
-            return [f"no batches are shown: {self._denied}"]
+            return [self._denied]
         return [*self._incidents[::-1], *self._batches[:-11:-1]]
 
 

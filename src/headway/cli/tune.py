@@ -3,8 +3,9 @@
 import argparse
 import asyncio
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -319,10 +320,20 @@ def _told(arguments: argparse.Namespace, config: "ModelConfig", found: Findings)
         lines.append("leave the default: no setting is better by 5 % and keeps that on a server")
     if found.holds_up_to_rps is not None:
         lines.append(f"p99 ≤ {arguments.p99_ms:g} ms holds up to {found.holds_up_to_rps:.4g}/s")
-    for name in found.live:
-        faults = {fault for point in found.live[name] for fault in point.summary.faults}
-        lines += [f"not a valid live run ({name}): {fault}" for fault in sorted(faults)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *why_not_valid(found.live)])
+
+
+def why_not_valid(live: Mapping[str, list[Point]]) -> list[str]:
+    """A line for each kind of fault of each setting that was tried: the figures in it differ from
+    run to run."""
+    lines: dict[tuple[str, str], str] = {}
+    for name, points in live.items():
+        if name == "best" and points is live["default"]:
+            continue
+        for fault in (each for point in points for each in point.summary.faults):
+            said = f"not a valid live run ({name}): {fault}"
+            lines.setdefault((name, re.sub(r"\d+", "", fault)), said)
+    return list(lines.values())
 
 
 def _to_json(found: Findings) -> dict[str, Any]:

@@ -71,8 +71,8 @@ def best_rows(table: CostTable, column: int) -> int:
 def to_table(table: CostTable) -> str:
     """Milliseconds by rows and size; beside them what a larger batch gains."""
     sizes, middle = table.sizes, len(table.sizes or (1,)) // 2
-    head = ["rows", *([f"size {each}" for each in sizes] if sizes else ["ms"])]
-    head += ["rows/s" + (f" at {sizes[middle]}" if sizes else ""), "against one", "memory"]
+    head = ["rows", *([f"ms at size {each}" for each in sizes] if sizes else ["ms"])]
+    head += ["rows/s" + (f" at size {sizes[middle]}" if sizes else ""), "against one", "memory"]
     one, best = table.seconds[0][middle] / table.rows[0], best_rows(table, middle)
     lines = [head]
     for i, rows in enumerate(table.rows):

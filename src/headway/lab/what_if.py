@@ -56,7 +56,9 @@ def read_traffic(batches: Sequence[Mapping[str, Any]]) -> RecordedTraffic:
         key=lambda each: each[0]["arrived_at"],
     )
     if len(came) < LEAST_ITEMS:
-        raise ConfigError(f"only {len(came)} items are remembered; it takes {LEAST_ITEMS}")
+        raise ConfigError(
+            f"only {len(came)} items are remembered; a simulation needs {LEAST_ITEMS} or more"
+        )
     begin = came[0][0]["arrived_at"]
     arrived: list[float] = []
     sizes: list[int] = []

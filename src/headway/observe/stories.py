@@ -471,7 +471,8 @@ def batch_line(record: BatchRecord) -> str:
     """Which batch it is, and why it left."""
     batch = record.event.batch
     many = "1 item" if len(batch.items) == 1 else f"{len(batch.items)} items"
+    rows = "1 row" if batch.rows == 1 else f"{batch.rows} rows"
     return (
-        f"batch {batch.id} on worker {batch.worker}: {many}, rows: {batch.rows} of at most "
-        f"{batch.batch_cap}; {batch.reason.value}: {REASONS[batch.reason]}"
+        f"batch {batch.id} on worker {batch.worker}: {many} with {rows}, where at most "
+        f"{batch.batch_cap} would have paid; {batch.reason.value}: {REASONS[batch.reason]}"
     )

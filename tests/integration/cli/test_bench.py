@@ -489,6 +489,7 @@ def test_embeddings_are_asked_for_as_openai_has_them(
         (("--api", "chat", "--max-tokens", "5", "--data", "{}"), "--max-tokens"),
         (("--api", "chat", "--rows", "5"), "tensors of v2"),
         (("--api", "chat"), "which model?"),
+        (("--num-prompts", "5"), "here it is --seconds"),
     ],
 )
 def test_flags_of_another_api_are_refused(

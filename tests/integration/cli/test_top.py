@@ -63,7 +63,9 @@ def test_without_the_right_it_shows_figures_and_says_why_no_batches(tmp_path: Pa
     with served(tmp_path, "shout.py", *PORTS) as server:
         shown = top(server.url, "--count", "1").stdout
     assert "shout 1  ready" in shown
-    assert "no batches are shown: " in shown
+    assert "Only an operator sees the last batches: " in shown
+    assert "`" not in shown
+    assert "\n-: nothing of it since the last look" in shown
     assert "admin" in shown
 
 

@@ -51,7 +51,7 @@ def test_the_table_marks_the_best_size_and_names_every_cell() -> None:
     [marked] = [line for line in text.splitlines() if "best" in line]
     assert marked.split()[0] == "16"
     assert len(text.splitlines()) == 1 + len(ROWS)
-    assert "size 32" in to_table(table(1.0, 0.01, (8, 32)))
+    assert "ms at size 32" in to_table(table(1.0, 0.01, (8, 32)))
     assert "max_batch_size = 16 is enough" in told(table(1.0, 1.0))
 
 

@@ -67,7 +67,8 @@ class Turn:
             self._is_alone = True
 
     def _let_others_begin(self) -> None:
-        _log.info("%s is still loading; others no longer wait for it", self._what)
+        said = "%s is still loading after %g s; other models may be loaded beside it from now on"
+        _log.info(said, self._what, self._turns.patience_s)
         self._is_alone = False
         self._turns.alone.release()
 

@@ -26,7 +26,7 @@ class Guard:
         if config.admin_without_key:
             if keys:
                 raise ConfigError(
-                    "the server has keys: give one of them the right `admin`",
+                    "the server has keys: give one of them the right 'admin'",
                     field="admin_without_key",
                 )
             if not is_loopback(config.host):

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from headway.errors import Forbidden
 
 NEEDS_KEY = (
-    "this is for the administrator: it takes a key with the right `admin`, "
-    "or a server without keys that was started with --admin-without-key"
+    "only an operator may ask this: with a key that has the right 'admin', "
+    "or on a server without keys that was started with --admin-without-key"
 )
 _HOST = re.compile(r"(\[(?P<bracketed>[^\]]+)\]|(?P<name>[^:\[\]]+))(:\d+)?")
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")

@@ -31,7 +31,7 @@ def test_a_web_page_or_a_proxy_is_not_the_administrator(
         assert answer.status_code == 403, path
         assert any(
             each in answer.text
-            for each in ("a key with the right `admin`", "--cors-origins", "--allowed-hosts")
+            for each in ("a key that has the right 'admin'", "--cors-origins", "--allowed-hosts")
         )
     answer = server.http.post("/v1/predict/upper", json="a", headers=headers)
     assert answer.status_code == (200 if "X-Forwarded-For" in headers else 403)
@@ -47,7 +47,7 @@ def test_over_grpc_a_proxy_is_not_the_administrator_either(server: Server) -> No
 
     handed_on = {"x-forwarded-for": "10.0.0.7"}
     with triton.InferenceServerClient(server.grpc) as client:
-        with pytest.raises(InferenceServerException, match=r"right `admin`.*through a proxy"):
+        with pytest.raises(InferenceServerException, match=r"right 'admin'.*through a proxy"):
             client.unload_model("upper", headers=handed_on)
         assert client.is_model_ready("upper", headers=handed_on)
         client.unregister_system_shared_memory()
@@ -69,14 +69,18 @@ def test_without_a_key_there_is_no_administrator_unless_the_operator_says_so(
             assert answer.status_code == 403, path
             assert any(
                 each in answer.text
-                for each in ("a key with the right `admin`", "--cors-origins", "--allowed-hosts")
+                for each in (
+                    "a key that has the right 'admin'",
+                    "--cors-origins",
+                    "--allowed-hosts",
+                )
             )
             assert "started with --admin-without-key" in answer.text
         assert httpx.post(f"{here}/v1/predict/upper", json="a").json() == "A"
         address = f"127.0.0.1:{server.grpc.rpartition(':')[2]}"
         with triton.InferenceServerClient(address) as client:
             assert client.is_server_ready()
-            with pytest.raises(InferenceServerException, match="right `admin`"):
+            with pytest.raises(InferenceServerException, match="right 'admin'"):
                 client.unload_model("upper")
 
 
@@ -118,5 +122,5 @@ def test_keys_and_an_open_door_contradict_each_other() -> None:
     from headway.server.auth.keys import new_key
 
     key = KeyConfig(id="a", tenant="a", hash=new_key().hash)
-    with pytest.raises(ConfigError, match="give one of them the right `admin`"):
+    with pytest.raises(ConfigError, match="give one of them the right 'admin'"):
         Guard(ServerConfig(admin_without_key=True), [key])

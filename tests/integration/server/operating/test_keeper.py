@@ -5,6 +5,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -288,7 +289,9 @@ async def test_a_load_that_hangs_does_not_keep_others_from_being_loaded(
         starting = asyncio.create_task(keeper.wait_started())
         await asyncio.sleep(100.0)
         assert keeper.registry.find_ready("other").is_ready
-        assert "stuck version 1 is still loading; others no longer wait for it" in caplog.text
+        assert re.search(
+            "stuck version 1 is still loading after .* s; other models may be", caplog.text
+        )
         await asyncio.sleep(100.0)  # models that come and go meanwhile have their turns
         await keeper.reload("other")
         assert [each.is_ready for each in keeper.readiness()] == [True, False]

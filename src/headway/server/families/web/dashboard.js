@@ -1,6 +1,8 @@
 const LEAST_MS = 1000, MOST_MS = 5000, SHARE = 1 / 10;  // between two looks; more where answers take their time
 const RARELY = 5;  // models, workers: every fifth turn
 const LATENCY = "headway_item_end_to_end_seconds", FIRST = "headway_time_to_first_token_seconds";
+const FOR_OPERATORS = "These are the figures. Only an operator sees batches, workers, incidents and what-if here: "
+  + "with a key that has the right admin, or, on a server without keys, if it was started with --admin-without-key.";
 const readings = new Readings();
 const timetable = new Timetable($("timetable"), (batch) => { showBatch(batch); });
 let since = 0, turn = 0, incidents = [], states = new Map(), isPaused = false, waiting = 0, isAsking = false, failed = 0;
@@ -9,6 +11,7 @@ let since = 0, turn = 0, incidents = [], states = new Map(), isPaused = false, w
 
 async function answerOf(path) {
   const answer = await ask(path);
+  if (answer.status === 403 && path.startsWith("admin/")) throw Object.assign(new Error(FOR_OPERATORS), { isAnswer: true });
   if (!answer.ok) throw Object.assign(new Error(await complaint(answer)), { isAnswer: true });
   return answer;
 }
@@ -138,9 +141,9 @@ function offerModels() {
 function drawTiles(span, model) {
   const server = readings.last.server, slo = model === ALL ? undefined : span.gauge("headway_slo_seconds");
   const outcomes = span.divided("headway_slo_items_total"), judged = span.total("headway_slo_items_total");
-  const count = span.count(`${LATENCY}_count`);
-  const tiles = [
-    ["items/s", number(span.rate(`${LATENCY}_count`)), `${number(count, 9)} answered`],
+  const hasItems = span.gauge("headway_queue_rows") !== undefined;  // else all of them write text
+  const tiles = hasItems ? [
+    ["items/s", number(span.rate(`${LATENCY}_count`)), `${number(span.count(`${LATENCY}_count`), 9)} answered`],
     ["p50", seconds(span.quantile(.5, LATENCY)), "from queued to answered"],
     ["p99", seconds(span.quantile(.99, LATENCY)), slo ? `SLO ${seconds(slo)}` : judged ? "each model has its SLO" : "no SLO"],
     ["in time", share(judged ? outcomes.in_time / judged : null), judged ? `of ${number(judged, 9)}` : "no SLO"],
@@ -149,14 +152,18 @@ function drawTiles(span, model) {
     ["rows in a batch", number(span.total("headway_batch_rows_count") ? span.total("headway_batch_rows_sum") / span.total("headway_batch_rows_count") : null), "mean"],
     ["padding", share(span.mean("headway_batch_padding_ratio")), "mean share of a batch"],
     ["refused", number(span.total("headway_items_refused_total"), 9), `${number(span.count("headway_items_failed_total"), 9)} failed`],
+  ] : [];
+  tiles.push(
     ["load", share(server.get("headway_load_utilization")), "of what the workers can do"],
     ["memory", bytes(server.get("process_resident_memory_bytes")), server.has("nv_gpu_memory_used_bytes")
       ? `GPUs ${bytes(server.get("nv_gpu_memory_used_bytes"))} of ${bytes(server.get("nv_gpu_memory_total_bytes"))}` : "of the server's process"],
-  ];
+  );
+  const answered = span.total("headway_request_success_total");
   if (span.gauge("headway_generation_tokens_total") !== undefined) tiles.push(
+    ["answers/s", number(span.seconds > 0 ? answered / span.seconds : null), `${number(answered, 9)} answered`],
     ["tokens/s", number(span.rate("headway_generation_tokens_total")), `${number(span.count("headway_generation_tokens_total"), 9)} tokens`],
     ["first token, p50", seconds(span.quantile(.5, FIRST)), `p99 ${seconds(span.quantile(.99, FIRST))}`],
-    ["answers", number(span.gauge("headway_num_requests_running"), 9), `${number(span.gauge("headway_num_requests_waiting"), 9)} wait`],
+    ["answers running", number(span.gauge("headway_num_requests_running"), 9), `${number(span.gauge("headway_num_requests_waiting"), 9)} wait`],
     ["KV cache", share(span.gauge("headway_kv_cache_usage_perc")), `${number(span.count("headway_num_preemptions_total"), 9)} preempted`],
     ["prompts from the cache", share(span.count("headway_prefix_cache_queries_total") ? span.count("headway_prefix_cache_hits_total") / span.count("headway_prefix_cache_queries_total") : null), "of their tokens"],
   );
@@ -192,7 +199,7 @@ function drawCharts(spans, model) {
   const line = (of) => spans.map((each) => { const value = of(each); return value === undefined ? null : value; });
   const made = (title, show, of, goal) => chart(title, show(of(last)), [line(of)], goal);
   const per = (name) => (each) => (each.seconds > 0 ? each.total(name) / each.seconds : null);
-  const charts = [
+  const charts = last.gauge("headway_queue_rows") === undefined ? [] : [
     made("items/s", number, (each) => each.rate(`${LATENCY}_count`)),
     chart("p50, p99", `${seconds(last.quantile(.5, LATENCY))}, ${seconds(last.quantile(.99, LATENCY))}`,
       [line((each) => each.quantile(.5, LATENCY)), line((each) => each.quantile(.99, LATENCY))], slo || null),
@@ -202,7 +209,7 @@ function drawCharts(spans, model) {
     made("padding", share, (each) => each.mean("headway_batch_padding_ratio")),
     made("refused/s", number, per("headway_items_refused_total")),
   ];
-  if (model !== ALL) charts.push(
+  if (model !== ALL && charts.length) charts.push(
     made("max rows", number, (each) => each.gauge("headway_batch_cap_rows")),
     made("max wait", seconds, (each) => each.gauge("headway_linger_cap_seconds")));
   if (last.gauge("headway_generation_tokens_total") !== undefined) charts.push(

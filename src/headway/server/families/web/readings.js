@@ -92,7 +92,8 @@ class Span {
 
   gauge(name) { return this.now.get(name); }
 
-  count(name) { return Math.max(0, (this.now.get(name) || 0) - (this.before.get(name) || 0)); }
+  // null: there is one reading only, so nothing is known.
+  count(name) { return this.seconds > 0 ? Math.max(0, (this.now.get(name) || 0) - (this.before.get(name) || 0)) : null; }
 
   rate(name) { return this.seconds > 0 ? this.count(name) / this.seconds : null; }
 
@@ -104,7 +105,7 @@ class Span {
     return Object.fromEntries(keys.map((each) => [each.slice(name.length + 1), this.count(each)]));
   }
 
-  total(name) { return Object.values(this.divided(name)).reduce((sum, each) => sum + each, 0); }
+  total(name) { return this.seconds > 0 ? Object.values(this.divided(name)).reduce((sum, each) => sum + each, 0) : null; }
 
   // As Prometheus' histogram_quantile has it: straight lines between the edges of the buckets.
   quantile(share, name) {
