@@ -5,6 +5,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +14,19 @@ import numpy as np
 
 from benchmarks.report import Bar, Benchmark, Report
 from headway.cli.served_process import served
+from headway.cli.tune import look
 from headway.lab import tuning, workload
-from headway.lab.profiles import PowerProfile
+from headway.lab.overhead import live_costs
+from headway.lab.profiles import (
+    Noise,
+    PowerProfile,
+    TableProfile,
+    batch_seconds,
+    probe,
+    probe_sizes,
+)
 from headway.lab.simulate import Lengths, Scenario
-from headway.lab.tuning import TunedSetting
+from headway.lab.tuning import Scored, TunedSetting
 from headway.loadgen.asking import RemoteServer
 from headway.loadgen.connection import opener
 from headway.loadgen.driver import Driver
@@ -73,20 +84,7 @@ def agreement(quick: bool) -> Report:
     seconds = 2.0 if quick else 8.0
     rows, worst = [], 0.0
     for load in _LOADS:
-        profile, largest = _MODELS[load.model]
-        rng = np.random.default_rng(0)
-        arrivals = (
-            ArrivalLaw(load.law).due(load.rate, seconds + 1.0, 1)
-            if load.rate
-            else workload.closed_loop(_CLIENTS, 0.0, 20_000, rng, "constant")
-        )
-        lengths = None
-        if load.model == "Length":
-            sizes = np.random.default_rng(4).choice(_TEXTS, 20_000)
-            lengths = Lengths(sizes, _PaddedProfile())
-        scenario = Scenario.build(arrivals, profile, max_rows=largest, lengths=lengths)
-        told = tuning.scored(TunedSetting(largest), [scenario])
-        point = _live(load, TunedSetting(largest), seconds)
+        point, told = _beside_simulated(load, seconds)
         live = _p99_s(point)
         worst = max(worst, abs(told.p99_s / live - 1))
         rows.append(
@@ -105,6 +103,36 @@ def agreement(quick: bool) -> Report:
         [Bar("simulated p99 within 10 % of the measured", f"{worst:.1%}", worst <= 0.10)],
         [f"{seconds:g} s each; policy auto, HTTP, v2; Python {sys.version.split()[0]}"],
     )
+
+
+def _beside_simulated(load: _Load, seconds: float) -> tuple[Point, Scored]:
+    """The law of the model, with what `headway tune` sees at a server, beside that server."""
+    profile, largest = _MODELS[load.model]
+    sizes = np.random.default_rng(4).choice(_TEXTS, 20_000)
+    is_sized = load.model == "Length"
+    nothing, rng = Noise(), np.random.default_rng(0)
+    if is_sized:
+        table = probe_sizes(_PaddedProfile(), largest, max(_TEXTS), nothing, rng)
+    else:
+        table = probe(batch_seconds(profile, largest), nothing, rng)
+    law = ArrivalLaw(load.law)
+    with _serving(load, TunedSetting(largest), "--admin-without-key") as (url, driver):
+        alone, loaded = look(driver, url, law.due(load.rate, 2.0, 2) if load.rate else _CLIENTS)
+        point = _measured(driver, load, seconds, 1)
+    costs = live_costs(table, alone, loaded)
+    assert costs is not None
+    arrivals = (
+        law.due(load.rate, seconds + 1.0, 1)
+        if load.rate
+        else workload.closed_loop(_CLIENTS, 0.0, 20_000, rng, "constant")
+    )
+    scenario = Scenario.build(
+        arrivals,
+        TableProfile(costs.table, int(sizes.mean()) if is_sized else None),
+        max_rows=largest,
+        lengths=Lengths(sizes, TableProfile(costs.table)) if is_sized else None,
+    )
+    return point, tuning.scored(TunedSetting(largest), [costs.applied(scenario)])
 
 
 def beside_grid(quick: bool) -> Report:
@@ -168,16 +196,24 @@ def _recommended(load: _Load) -> TunedSetting:
 
 
 def _live(load: _Load, setting: TunedSetting, seconds: float, seed: int = 1) -> Point:
+    with _serving(load, setting) as (_, driver):
+        return _measured(driver, load, seconds, seed)
+
+
+@contextmanager
+def _serving(load: _Load, setting: TunedSetting, *flags: str) -> Iterator[tuple[str, Driver]]:
     bodies = _texts() if load.model == "Length" else []
-    with served([_target(load), *setting.as_flags()]) as url:
+    with served([_target(load), *setting.as_flags(), *flags]) as url:
         address = Address.parse(url)
         found = find_target(RemoteServer(address), Wanted(bodies=bodies))
         with Driver(opener(address), found.exchanges) as driver:
             driver.try_once()
-            bench = Bench(driver, ArrivalLaw(load.law), Timing(seconds, 1.0, 10.0))
-            if load.rate:
-                return bench.at_rate(load.rate, seed=seed)
-            return bench.with_connections(_CLIENTS)
+            yield url, driver
+
+
+def _measured(driver: Driver, load: _Load, seconds: float, seed: int) -> Point:
+    bench = Bench(driver, ArrivalLaw(load.law), Timing(seconds, 1.0, 10.0))
+    return bench.at_rate(load.rate, seed=seed) if load.rate else bench.with_connections(_CLIENTS)
 
 
 def _texts() -> list[bytes]:

@@ -22,6 +22,7 @@ from headway.core.costs import CostTable
 from headway.errors import ConfigError, HeadwayError
 from headway.lab import traces, tuning, workload
 from headway.lab.columns import aligned
+from headway.lab.overhead import Look, live_costs
 from headway.lab.profiles import Noise, TableProfile
 from headway.lab.simulate import Lengths, Scenario
 from headway.lab.tuning import Scored, TunedSetting
@@ -42,11 +43,12 @@ _QUICK, _THOROUGH, _SEEDS = 1_500, 6_000, 2  # items to simulate
 _GAIN = 0.95  # times the default's p99: less is worth a setting
 _ROUNDS = 2
 _LIVE_S = 5.0
-_LOOK_S = 0.5  # to see how large the items are
+_ALONE_S, _LOOK_S, _MOST_BATCHES = 0.5, 2.0, 4096  # to see what a server adds to the profile
 _DESCRIPTION = """\
-Find out what to set for a model: measure its batch times, simulate some sixty settings under your
-traffic with the production scheduler, run the best one and the default on a server, and say what to
-set, what it gains, and what the default would give. Often the default is best; then it says so.
+Find out what to set for a model: measure its batch times, look at a server under your traffic for
+what it adds to them, simulate some sixty settings with the production scheduler, run the best one
+and the default on a server, and say what to set, what it gains, and what the default would give.
+Often the default is best; then it says so.
 
   headway tune minilm --rate 100 --p99-ms 50
   headway tune app:Model --rate 200 --arrivals trace:traffic.jsonl
@@ -166,17 +168,27 @@ def _found(
     from tqdm import tqdm
 
     largest = min(config.max_batch_size, max(table.rows[-1], 1))
-    sizes = _sizes(arguments, table)
+    sizes, costs = np.array(table.sizes), None
+    if not arguments.no_verify:
+        command = [arguments.target, *_model_flags(arguments), *TunedSetting(largest).as_flags()]
+        with served([*command, "--admin-without-key"]) as url, _driver(arguments, url) as driver:
+            rate = arguments.rate
+            due = law.due(rate, _LOOK_S, arguments.seed) if rate else arguments.concurrency[0]
+            alone, loaded = look(driver, url, due)
+        sizes = np.array([each["size"] for batch in loaded.batches for each in batch["items"]])
+        costs = live_costs(table, alone, loaded)
+    if costs is not None:
+        table = costs.table
 
     def scenarios(requests: int, rate: float | None, seeds: int) -> list[Scenario]:
         arrivals = [
             _arrivals(arguments, law, requests, rate, arguments.seed + seed)
             for seed in range(seeds)
         ]
-        return [
+        built = [
             Scenario.build(
                 each,
-                TableProfile(table, None if sizes is None else int(sizes.mean())),
+                TableProfile(table, int(sizes.mean()) if table.sizes else None),
                 lengths=_lengths(sizes, table, each, arguments.seed + seed),
                 max_rows=largest,
                 seed=seed,
@@ -186,6 +198,7 @@ def _found(
             )
             for seed, each in enumerate(arrivals)
         ]
+        return built if costs is None else [costs.applied(each) for each in built]
 
     thorough = scenarios(_THOROUGH, arguments.rate, _SEEDS)
     settings = sum(1 for _ in tuning.grid(largest))
@@ -217,24 +230,26 @@ def _arrivals(
     return workload.closed_loop(arguments.concurrency[0], 0.0, requests, rng, "constant")
 
 
-def _sizes(arguments: argparse.Namespace, table: CostTable) -> Sizes | None:
-    """Of the items that a live run sends, as the model counts them; None: all cost the same."""
-    if not table.sizes:
-        return None
-    if arguments.no_verify:
-        return np.array(table.sizes)
-    command = [arguments.target, *_model_flags(arguments), "--admin-without-key"]
-    with served(command) as url:
-        with _driver(arguments, url) as driver:
-            driver.closed_loop(1, _LOOK_S)
-        page = RemoteServer(Address.parse(url)).json("/admin/explain", has="batches")
-    return np.array([item["size"] for batch in page["batches"] for item in batch["items"]])
+def look(driver: Driver, url: str, due: Times | int) -> tuple[Look, Look]:
+    """At a server that has just started: with one caller alone, and under the load (when requests
+    are due, or how many connections wait for their answers)."""
+    remote = RemoteServer(Address.parse(url))
+
+    def batches(since: int) -> list[dict[str, Any]]:
+        page = remote.json("/admin/explain", has="batches", since=since, limit=_MOST_BATCHES)
+        found: list[dict[str, Any]] = page["batches"]
+        return found
+
+    alone = Look(driver.closed_loop(1, _ALONE_S).latencies_s, batches(0))
+    loaded = driver.closed_loop(due, _LOOK_S) if isinstance(due, int) else driver.open_loop(due)
+    since = max((each["number"] for each in alone.batches), default=0)
+    return alone, Look(loaded.latencies_s, batches(since))
 
 
 def _lengths(
-    sizes: Sizes | None, table: CostTable, arrivals: Times | ClosedLoop, seed: int
+    sizes: Sizes, table: CostTable, arrivals: Times | ClosedLoop, seed: int
 ) -> Lengths | None:
-    if sizes is None:
+    if not table.sizes:
         return None
     rng = np.random.default_rng([seed, 4])
     requests = arrivals.requests if isinstance(arrivals, ClosedLoop) else len(arrivals)

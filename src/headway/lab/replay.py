@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
@@ -48,6 +49,22 @@ class RunPace(NamedTuple):
 
     def at(self, now: float) -> float:
         return 1.0 if self.drift is None else self.drift(now)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelay:
+    """From the end of a batch to its answers, at their clients and one after the other; with it,
+    the way of a request to the queue."""
+
+    fixed_s: float = 0.0
+    each_s: float = 0.0
+
+    def of(self, place: int) -> float:
+        """Of the first, second, … row of a batch, from 0."""
+        return self.fixed_s + self.each_s * place
+
+
+AT_ONCE = AnswerDelay()
 
 
 def replay_window(

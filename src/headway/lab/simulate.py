@@ -30,7 +30,7 @@ from headway.lab.profiles import (
     probe,
     probe_sizes,
 )
-from headway.lab.replay import RunPace
+from headway.lab.replay import AT_ONCE, AnswerDelay, RunPace
 from headway.lab.sources import source_of
 from headway.lab.workload import ClosedLoop, Sizes, Times
 
@@ -102,6 +102,7 @@ class Scenario:
     drift: Callable[[float], float] | None = None  # by time: a factor for all batches
     slo_percentile: float = 99.0
     callers: Callers | None = None
+    delay: AnswerDelay = AT_ONCE  # of answers, after the end of their batch
 
     @classmethod
     def build(
@@ -335,6 +336,7 @@ class _World:
         self._running: list[tuple[float, int, Batch, float, int]] = []  # a heap, by the end
         self._arrived: list[float] = []
         self._latencies = [math.nan] * scenario.requests
+        self._delay = scenario.delay
         self._last_answer = 0.0
         self._batches = 0
         self._largest_batch = 0
@@ -370,15 +372,15 @@ class _World:
         self._reported = len(self._arrived)
 
     def _finish_due(self, now: float) -> None:
-        running, latencies = self._running, self._latencies
+        running, latencies, delay = self._running, self._latencies, self._delay
         while running and running[0][0] <= now:
             _, _, batch, ran_s, worker = heapq.heappop(running)
             self._free.give_back(worker)
             self._scheduler.finish(batch, now, ran_s=ran_s)
-            for item in batch.items:
-                latencies[item.id] = now - item.arrived_at
-            self._source.left([item.id for item in batch.items], now)
-        self._last_answer = now
+            for place, item in enumerate(batch.items):
+                self._last_answer = now + delay.of(place)
+                latencies[item.id] = self._last_answer - item.arrived_at
+                self._source.left((item.id,), self._last_answer)
 
     def _submit_due(self, now: float) -> None:
         """Submit all items that arrive by this moment, before any decision."""
