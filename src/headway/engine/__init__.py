@@ -1,7 +1,8 @@
 """The token-level engine: runs the steps that `core.generation` decides. Needs torch.
 
-Modules here import torch at their top: the engine is torch code. Everything outside imports the
-engine lazily, so that Headway without a language model never loads torch.
+Modules here import torch at their top: the engine is torch code. (`support` and `architecture` do
+not: they judge a config.json before an engine is started.) Everything outside imports the engine
+lazily, so that Headway without a language model never loads torch.
 """
 
 import os

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headway.engine.rotary import rope_of
-
 # What a model's own class takes for keys that config.json leaves out.
 _COMMON = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 _WINDOWED = {"use_sliding_window": False, "sliding_window": 4096, "max_position_embeddings": 32768}
@@ -119,3 +117,12 @@ class LlamaSpec:
                     yield f"{module}.weight", (outputs, inputs)
                     if biased[product]:
                         yield f"{module}.bias", (outputs,)
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The rope's parameters, wherever this version of transformers has written them."""
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = dict(parameters)
+    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    return rope

@@ -12,15 +12,6 @@ from typing import Any
 import torch
 
 
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The rope's parameters, wherever this version of transformers has written them."""
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rope = dict(parameters)
-    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
-    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    return rope
-
-
 def rotations(rope: Mapping[str, Any], features: int, positions: int) -> torch.Tensor:
     """The factor of each pair of features: `[position, features / 2]`, complex."""
     exponents = torch.arange(0, features, 2, dtype=torch.int64).float() / features

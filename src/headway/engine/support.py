@@ -4,12 +4,14 @@ Allow-lists of what a computation rests on. What is on none of them is refused b
 never by the model's: a key of config.json, a rope type, a kind of layer, a way to store weights.
 """
 
+import importlib.metadata
+import importlib.util
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from headway.engine.architecture import DEFAULTS, LlamaSpec, completed
-from headway.engine.rotary import rope_of
+from headway.engine.architecture import DEFAULTS, LlamaSpec, completed, rope_of
 
 Config = Mapping[str, Any]
 Engine = Literal["own", "gpu", "transformers"]
@@ -79,6 +81,15 @@ _ROPES = {*_OWN_ROPES, "dynamic", "longrope", "yarn", "proportional"}
 _LAYERS = {"full_attention", "attention", "sliding_attention", "chunked_attention"}
 
 
+# How weights were quantised, by a key of what does not name it.
+_METHODS = {
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type"), "bitsandbytes"),
+    "zero_point": "awq",
+    "desc_act": "gptq",
+    "group_size": "MLX",
+}
+
+
 def why_not(config: Config, engine: Engine) -> str | None:
     """The reason why that engine does not compute this config.json; None: it does."""
     text = text_config_of(config)
@@ -97,6 +108,21 @@ def why_not(config: Config, engine: Engine) -> str | None:
     return _not_ours(completed(config)) or (
         _not_on_gpu(completed(config)) if engine == "gpu" else None
     )
+
+
+def why_unknown(config: Config) -> str | None:
+    """The reason why transformers as it is installed here does not read this config.json, as far
+    as its source says: importing it takes seconds."""
+    kind, spec = config.get("model_type"), importlib.util.find_spec("transformers")
+    if not isinstance(kind, str) or kind in DEFAULTS or spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "models" / "auto"
+    files = [folder / "configuration_auto.py", folder / "auto_mappings.py"]  # older ones have one
+    known = "".join(each.read_text() for each in files if each.is_file())
+    if not known or f'"{kind}"' in known:
+        return None
+    version = importlib.metadata.version("transformers")
+    return f"model_type {kind!r} is not known to transformers {version}; perhaps to a newer one"
 
 
 def text_config_of(config: Config) -> Config:
@@ -135,7 +161,7 @@ def _quantised(config: Config) -> str | None:
         return None
     method = found.get("quant_method") if isinstance(found, Mapping) else None
     if method is None:
-        method = "MLX" if "group_size" in found else "an unnamed method"
+        method = next((name for key, name in _METHODS.items() if key in found), "an unnamed method")
     return f"quantization_config: weights quantised by {method} are not computed"
 
 

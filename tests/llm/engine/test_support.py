@@ -13,7 +13,7 @@ from headway.engine.decoders import interface
 from headway.engine.decoders.interface import causal_until
 from headway.engine.decoders.loading import load
 from headway.engine.starting import EngineOptions, start
-from headway.engine.support import longest_of, why_not
+from headway.engine.support import longest_of, why_not, why_unknown
 from headway.errors import ConfigError
 
 LLAMA: dict[str, Any] = {
@@ -61,6 +61,15 @@ LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 def test_the_reason_is_named(changes: dict[str, Any], words: str, engine: Any) -> None:
     assert why_not(LLAMA, engine) is None
     assert words in str(why_not({**LLAMA, **changes}, engine))
+
+
+def test_a_kind_that_transformers_does_not_know_is_named_without_importing_it() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    said = why_unknown({"model_type": "brandnew"})
+    assert said is not None
+    assert said.startswith("model_type 'brandnew' is not known to transformers ")
+    assert not [each for each in CONFIG_MAPPING if why_unknown({"model_type": each})]
 
 
 def test_a_window_is_no_reason_for_the_context_ends_there() -> None:

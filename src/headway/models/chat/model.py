@@ -48,7 +48,15 @@ class LanguageModel:
     def folder(self) -> Path:
         """The folder; slow the first time, when a GGUF file is converted. Raises ConfigError."""
         if self._folder is None:
-            self._folder = find_language_model(self._target)
+            from headway.engine.support import why_not, why_unknown
+
+            folder = find_language_model(self._target)
+            config = read_json(folder / "config.json")
+            # Before an engine is started, which takes a while.
+            reason = why_not(config, "transformers") or why_unknown(config)
+            if reason is not None:
+                raise ConfigError(f"{folder}: {reason}")
+            self._folder = folder
         return self._folder
 
     def text(self) -> ChatText:
