@@ -198,18 +198,23 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder that holds nothing, or a language model's file in place of its folder."""
+    """Refuse a folder without a model, or with a language model's file in place of its folder."""
+    from headway.hosting.repository.folder import Repository
+
     entries = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     files = [each.name for each in entries if each.suffix == ".gguf"]
     if files and not any(each.is_dir() for each in entries):
         raise ConfigError(
             f"{folder} holds {', '.join(files)}: name the file: headway serve {folder / files[0]}"
         )
-    if not entries:
+    models = Repository(folder).scan().values()
+    if all(each.error for each in models):
+        errors = "".join(f" ({each.error})" for each in list(models)[:1])
         raise ConfigError(
-            f"{folder} is empty: a folder holds one model (config.json, tokenizer.json and "
-            "*.safetensors; model.onnx or model.pt2; model_index.json), or a folder NAME/1/ for "
-            "each of several models; --watch waits until there are some"
+            f"{folder} {'holds no model' if entries else 'is empty'}{errors}: a folder holds one "
+            "model (config.json, tokenizer.json and *.safetensors; model.onnx or model.pt2; "
+            "model_index.json), or a folder NAME/1/ for each of several models; --watch waits "
+            "until there are some"
         )
 
 

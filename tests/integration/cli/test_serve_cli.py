@@ -120,7 +120,7 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
         (["tables.toml"], "tables.toml: each model is a table of its own: [[models]], with name"),
         (["absent.onnx"], "absent.onnx: there is no such file"),
         (["no_such_app:M"], "there is no module 'no_such_app'"),
-        (["."], "has no models: a folder for each is expected"),
+        (["."], "holds no model: a folder holds one model (config.json"),
         (["hollow"], "headway: hollow is empty: a folder holds one model (config.json, tokenizer."),
         (["ggufs"], "ggufs holds a.gguf: name the file: headway serve ggufs/a.gguf"),
         ([".", "--name", "b"], "--name: models are named after their folders"),
