@@ -10,6 +10,7 @@ HeadwayError
 ├── Unavailable             the request was fine; later may work (Retry-After)
 │   ├── QueueFull, Shed, NotReady, Closed, QuotaExceeded
 │   └── DeadlineExceeded
+├── NotInstalled            the request was fine; this server lacks a library for it
 └── ModelFailed             the model raised (__cause__) or broke its contract
 
 Errors carry fields, not only text: an error about a limit has `error.limit`, one that a later
@@ -128,6 +129,12 @@ class Unavailable(HeadwayError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class NotInstalled(HeadwayError):
+    """The request was fine, but the server lacks a library for it: trying again changes nothing."""
+
+    code = "not_installed"
 
 
 class QueueFull(Unavailable):

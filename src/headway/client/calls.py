@@ -19,6 +19,7 @@ from headway.errors import (
     InputTooLarge,
     InvalidInput,
     ModelFailed,
+    NotInstalled,
     NotReady,
     Poison,
     QuotaExceeded,
@@ -50,6 +51,7 @@ _ERRORS: dict[int, Callable[[str], HeadwayError]] = {
     404: UnknownModel,
     422: Poison,
     500: ModelFailed,
+    501: NotInstalled,
     504: DeadlineExceeded,
 }
 _BY_CODE = {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_origin
 
 import msgspec
 
-from headway.errors import InputTooLarge, InvalidInput, Unavailable
+from headway.errors import InputTooLarge, InvalidInput, NotInstalled
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 MAX_PARTS = 64
@@ -63,7 +63,7 @@ class MultipartForm:
 
 
 def read_form(content_type: str, body: bytes) -> MultipartForm:
-    """Raises InvalidInput, InputTooLarge, Unavailable. For a thread: a large body takes a while."""
+    """Raises InvalidInput, InputTooLarge, NotInstalled. For a thread: a large body takes a while."""
     multipart = _import()
     kind, options = multipart.parse_options_header(content_type)
     if kind != _FORM or not options.get("boundary"):
@@ -124,6 +124,6 @@ def _import() -> Any:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             return module
-    raise Unavailable(  # the request was fine
+    raise NotInstalled(
         "this server cannot read uploads until its operator runs: pip install 'headway[multipart]'"
     )

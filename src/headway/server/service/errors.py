@@ -33,6 +33,7 @@ _STATUS: dict[type[errors.HeadwayError], ErrorStatus] = {
     errors.DeadlineExceeded: ErrorStatus(504, "DEADLINE_EXCEEDED"),
     errors.QueueFull: ErrorStatus(503, "UNAVAILABLE"),
     errors.Unavailable: ErrorStatus(503, "UNAVAILABLE"),
+    errors.NotInstalled: ErrorStatus(501, "UNIMPLEMENTED"),
     errors.ModelFailed: ErrorStatus(500, "INTERNAL"),
 }
 INTERNAL = ErrorStatus(500, "INTERNAL")

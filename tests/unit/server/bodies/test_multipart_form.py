@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from headway.errors import Unavailable
+from headway.errors import NotInstalled
 from headway.server.bodies import multipart_form
 from headway.server.bodies.multipart_form import read_form
 
@@ -24,7 +24,7 @@ def anew() -> Iterator[None]:
 def test_without_multipart_the_answer_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "multipart", None)
     monkeypatch.setattr(importlib.metadata, "distribution", _absent)
-    with pytest.raises(Unavailable, match=r"cannot read uploads .*headway\[multipart\]"):
+    with pytest.raises(NotInstalled, match=r"cannot read uploads .*headway\[multipart\]"):
         read_form("multipart/form-data; boundary=x", b"--x--\r\n")
 
 
@@ -45,7 +45,7 @@ def test_uploads_are_read_where_python_multipart_is_found_first(
     assert read_form("multipart/form-data; boundary=x", FORM).fields == {"a": ["b"]}
     monkeypatch.setattr(importlib.metadata, "distribution", _absent)
     multipart_form._import.cache_clear()
-    with pytest.raises(Unavailable, match=r"pip install 'headway\[multipart\]'"):
+    with pytest.raises(NotInstalled, match=r"pip install 'headway\[multipart\]'"):
         read_form("multipart/form-data; boundary=x", FORM)
 
 

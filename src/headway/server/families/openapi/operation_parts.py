@@ -10,7 +10,16 @@ from headway.server.service.routes import ErrorFormat
 
 Operation: TypeAlias = dict[str, Any]
 URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in PARAMETERS]
-_MODEL_FAILS = ("400", "404", "413", "429", "500", "503", "504")  # what a model's route may answer
+_MODEL_FAILS = (
+    "400",
+    "404",
+    "413",
+    "429",
+    "500",
+    "501",
+    "503",
+    "504",
+)  # what a model's route may answer
 _ERRORS = {ErrorFormat.OPENAI: "OpenAIError", ErrorFormat.ANTHROPIC: "AnthropicError"}
 _WHY = {
     "400": "the request is malformed, or does not fit the model",
@@ -20,6 +29,7 @@ _WHY = {
     "413": "the request is too large",
     "429": "the caller has used up its quota",
     "500": "the model failed",
+    "501": "the server lacks a library for it",
     "503": "the server is full or not ready: try again after `Retry-After` seconds",
     "504": "the caller's own time limit has passed",
 }
