@@ -63,7 +63,7 @@ class MultipartForm:
 
 
 def read_form(content_type: str, body: bytes) -> MultipartForm:
-    """Raises InvalidInput, InputTooLarge, NotInstalled. For a thread: a large body takes a while."""
+    """Raises InvalidInput, InputTooLarge, NotInstalled. For a thread: it may take a while."""
     multipart = _import()
     kind, options = multipart.parse_options_header(content_type)
     if kind != _FORM or not options.get("boundary"):
