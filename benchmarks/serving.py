@@ -18,10 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.grpc_load import grpc_rate
 from benchmarks.load import AskedRequest, Generator, post
 from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.served import ALPHA_S, BETA_S, MAX_BATCH_SIZE
+from headway.loadgen.driver import Driver
+from headway.loadgen.exchange import Address
 
 LOAD_CORE = 0
 # Of an environment that has the peers, where this one must stay as it is.
@@ -309,13 +310,21 @@ def grpc_unary(quick: bool) -> Report:
 
 
 def grpc_load(port: int, seconds: float) -> float:
+    """Calls answered with OK in a second, one at a time on each of 64 connections. Raises
+    RuntimeError where one is not."""
+    from headway.loadgen.grpc import call_bytes, grpc_opener
     from headway.server.grpc import inference_pb2 as pb
 
     request = pb.ModelInferRequest(model_name="zero")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
     request.raw_input_contents.append(bytes(64))
-    method = "/inference.GRPCInferenceService/ModelInfer"
-    return grpc_rate(port, method, request.SerializeToString(), seconds)
+    address = Address("127.0.0.1", port, is_grpc=True)
+    call = call_bytes(address, "ModelInfer", request.SerializeToString())
+    with Driver(grpc_opener(address), [AskedRequest(call)]) as driver:
+        samples = driver.closed_loop(64, seconds)
+    if samples.errors:
+        raise RuntimeError(f"calls failed: {samples.errors}")
+    return float(samples.is_ok.sum()) / seconds
 
 
 # ---- 4. a real model

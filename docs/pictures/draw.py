@@ -1,8 +1,9 @@
 """Draw the pictures of the guides, from real pages of a real server in a real browser:
 
-    python docs/pictures/draw.py
+    python docs/pictures/draw.py           everything
+    python docs/pictures/draw.py figures   bench, profile and tune: on a quiet machine, no browser
 
-It takes Chromium (Debian: chromium). The chat's takes the language model, too: run it with an
+The pages take Chromium (Debian: chromium). The chat's takes the language model, too: run it with an
 environment that has `headway[llm]`, after `headway models get chat`.
 """
 
@@ -10,6 +11,7 @@ import http.client
 import importlib.util
 import json
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -109,7 +111,33 @@ def draw_chat(browser: Browser) -> None:
         keep(page, "chat")
 
 
+def draw_figures() -> None:
+    """What `bench`, `profile` and `tune` draw themselves."""
+    samples = HERE / "samples.jsonl"
+    samples.write_text("\n".join(json.dumps(" ".join(["word"] * count)) for count in WORDS))
+    embed, rank = (f"{HERE / 'served.py'}:{name}" for name in ("Embed", "Rank"))
+    try:
+        with served(HERE, "headway.toml") as server:
+            load = ("--model", "rank", "--data", '"word"', "--rate", "100:1300:100")
+            headway("bench", server.url, *load, "--seconds", "4", name="bench")
+        headway("profile", embed, "--samples", str(samples), name="profile")
+        headway("tune", rank, "--rate", "500", "--max-batch-size", "32", name="tune")
+    finally:
+        samples.unlink()
+
+
+def headway(*arguments: str, name: str) -> None:
+    path = HERE / f"{name}.png"
+    command = [sys.executable, "-m", "headway", *arguments, "--plot", str(path)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert path.stat().st_size <= MOST_BYTES, (name, path.stat().st_size)
+    say(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB")
+
+
 def main() -> None:
+    draw_figures()
+    if sys.argv[1:] == ["figures"]:
+        return
     with browsing() as browser:
         draw_dashboard(browser)
     if importlib.util.find_spec("torch") is None:

@@ -24,6 +24,7 @@ from headway.lab import traces, tuning, workload
 from headway.lab.columns import aligned
 from headway.lab.overhead import Look, live_costs
 from headway.lab.profiles import Noise, TableProfile
+from headway.lab.report import check_plot
 from headway.lab.simulate import Lengths, Scenario
 from headway.lab.tuning import Scored, TunedSetting
 from headway.lab.workload import ClosedLoop, Sizes, Times
@@ -85,6 +86,7 @@ def add_parser(commands: Commands) -> None:
     add("--seconds", type=flags.positive, metavar="S", help="of a live run; default 5")
     add("--no-verify", action="store_true", help="only simulate")
     add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
+    add("--plot", type=Path, metavar="FILE", help="draw all settings (.png, .svg, .pdf)")
     add("--json", action="store_true", help="print the findings as JSON")
     add_model_flags(parser, _FLAGS)
     parser.set_defaults(run=run)
@@ -96,6 +98,7 @@ class Findings:
     best: Scored
     holds_up_to_rps: float | None  # the best setting; None: not asked
     live: dict[str, list[Point]]  # by "default" and "best"; empty: not tried
+    tried: list[Scored]  # every setting, simulated for a short time
 
     @property
     def has_gain(self) -> bool:
@@ -136,6 +139,8 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.cli.mapping import config_of
 
     _check(arguments)
+    if arguments.plot is not None:
+        check_plot(arguments.plot)
     law = _law(arguments)
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = config_of(arguments)
@@ -151,7 +156,20 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(_to_json(findings), indent=2, allow_nan=False))
     else:
         print(_told(arguments, config, findings))
+    if arguments.plot is not None:
+        _draw(arguments, config, findings)
     return 0
+
+
+def _draw(arguments: argparse.Namespace, config: "ModelConfig", found: Findings) -> None:
+    settings = {"default": found.default.setting}
+    if found.best.setting != found.default.setting:
+        settings["best"] = found.best.setting
+    live_s = {
+        name: (setting, found.live_p99_s(name)) for name, setting in settings.items() if found.live
+    }
+    tuning.draw(found.tried, live_s, arguments.plot, f"{config.name} at {_load_of(arguments)}")
+    print(f"wrote {arguments.plot}", file=sys.stderr)
 
 
 def _table(arguments: argparse.Namespace, config: "ModelConfig") -> CostTable:
@@ -170,11 +188,7 @@ def _found(
     largest = min(config.max_batch_size, max(table.rows[-1], 1))
     sizes, costs = np.array(table.sizes), None
     if not arguments.no_verify:
-        command = [arguments.target, *_model_flags(arguments), *TunedSetting(largest).as_flags()]
-        with served([*command, "--admin-without-key"]) as url, _driver(arguments, url) as driver:
-            rate = arguments.rate
-            due = law.due(rate, _LOOK_S, arguments.seed) if rate else arguments.concurrency[0]
-            alone, loaded = look(driver, url, due)
+        alone, loaded = _seen(arguments, law, largest)
         sizes = np.array([each["size"] for batch in loaded.batches for each in batch["items"]])
         costs = live_costs(table, alone, loaded)
     if costs is not None:
@@ -200,11 +214,17 @@ def _found(
         ]
         return built if costs is None else [costs.applied(each) for each in built]
 
+    tried: list[Scored] = []
     thorough = scenarios(_THOROUGH, arguments.rate, _SEEDS)
     settings = sum(1 for _ in tuning.grid(largest))
     with tqdm(total=settings, desc="simulating", unit="setting", leave=False, disable=None) as bar:
         quick = scenarios(_QUICK, arguments.rate, 1)
-        finalists = tuning.best_of(largest, quick, thorough, bar.update)
+
+        def note(each: Scored) -> None:
+            tried.append(each)
+            bar.update()
+
+        finalists = tuning.best_of(largest, quick, thorough, note)
     default = tuning.scored(TunedSetting(largest), thorough)
     best = min([default, *finalists], key=lambda each: each.rank)
     holds = None
@@ -218,7 +238,7 @@ def _found(
 
         holds = tuning.highest_rate(passes, arguments.rate)
     live = {} if arguments.no_verify else _tried(arguments, law, default.setting, best.setting)
-    return Findings(default, best, holds, live)
+    return Findings(default, best, holds, live, tried)
 
 
 def _arrivals(
@@ -228,6 +248,14 @@ def _arrivals(
         return law.due(rate, requests / rate, seed)
     rng = np.random.default_rng([seed, 0])
     return workload.closed_loop(arguments.concurrency[0], 0.0, requests, rng, "constant")
+
+
+def _seen(arguments: argparse.Namespace, law: ArrivalLaw, largest: int) -> tuple[Look, Look]:
+    command = [arguments.target, *_model_flags(arguments), *TunedSetting(largest).as_flags()]
+    with served([*command, "--admin-without-key"]) as url, _driver(arguments, url) as driver:
+        rate = arguments.rate
+        due = law.due(rate, _LOOK_S, arguments.seed) if rate else arguments.concurrency[0]
+        return look(driver, url, due)
 
 
 def look(driver: Driver, url: str, due: Times | int) -> tuple[Look, Look]:
@@ -320,9 +348,14 @@ def _driver(arguments: argparse.Namespace, url: str) -> Iterator[Driver]:
 # ---- telling
 
 
+def _load_of(arguments: argparse.Namespace) -> str:
+    if arguments.rate:
+        return f"{arguments.rate:g}/s"
+    return f"{arguments.concurrency[0]} connections"
+
+
 def _told(arguments: argparse.Namespace, config: "ModelConfig", found: Findings) -> str:
-    load = f"{arguments.rate:g}/s" if arguments.rate else f"{arguments.concurrency[0]} connections"
-    lines = [f"{config.name} at {load}", ""]
+    lines = [f"{config.name} at {_load_of(arguments)}", ""]
     rows = [["setting", "simulated p99 ms", "mean", "lost", "live p99 ms"]]
     for name, each in (("default", found.default), ("best", found.best)):
         live = f"{found.live_p99_s(name) * 1e3:.3g}" if found.live else "–"

@@ -1,10 +1,12 @@
 """Which settings suit a model and its traffic: many are simulated, the best of them again."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from headway.core.policy import Firing
+from headway.lab.report import new_figure, save
 from headway.lab.simulate import Outcome, Scenario, simulate
 
 _WINDOWS_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -78,18 +80,17 @@ def best_of(
     largest: int,
     quick: Sequence[Scenario],
     thorough: Sequence[Scenario],
-    on_progress: Callable[[], object] = lambda: None,
+    on_scored: Callable[[Scored], object] = lambda _: None,
 ) -> list[Scored]:
     """The finalists, the best first. All settings meet the same arrivals."""
     first = []
     for setting in grid(largest):
         first.append(scored(setting, quick))
-        on_progress()
+        on_scored(first[-1])
     first.sort(key=lambda each: each.rank)
     again = []
     for each in first[:_FINALISTS]:
         again.append(scored(each.setting, thorough))
-        on_progress()
     return sorted(again, key=lambda each: each.rank)
 
 
@@ -107,6 +108,35 @@ def highest_rate(holds: Callable[[float], bool], first_rps: float) -> float:
         else:
             high = middle
     return low
+
+
+def draw(
+    tried: Sequence[Scored],
+    live_s: Mapping[str, tuple[TunedSetting, float]],
+    path: Path,
+    title: str,
+) -> None:
+    """The simulated p99 of all settings, and what was measured of some, by what each is called."""
+    figure = new_figure(7, 4.2)
+    axes = figure.subplots()
+    for window_ms in (None, *_WINDOWS_MS):
+        found = [each for each in tried if each.setting.window_ms == window_ms]
+        name = "auto" if window_ms is None else f"window of {window_ms:g} ms"
+        axes.plot(
+            [each.setting.max_batch_size for each in found],
+            [each.p99_s * 1e3 for each in found],
+            linewidth=2.4 if window_ms is None else 0.9,
+            label=name,
+        )
+    for marker, (name, (setting, p99_s)) in zip("*P", live_s.items(), strict=False):
+        at = [setting.max_batch_size], [p99_s * 1e3]
+        axes.plot(*at, marker, color="black", markersize=10, label=f"{name}, measured: {setting}")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("max_batch_size")
+    axes.set_ylabel("p99, ms, simulated")
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    save(figure, path, title)
 
 
 def _outcome(setting: TunedSetting, scenario: Scenario) -> Outcome:

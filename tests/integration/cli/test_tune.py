@@ -55,8 +55,11 @@ GIVEN = ("app:slow", "--profile", "slow.json", "--max-batch-size", "2")
 
 
 def test_the_best_setting_is_simulated_and_tried_on_a_server(folder: Path) -> None:
-    done = tune(folder, *GIVEN, "--concurrency", "8", "--seconds", "0.5", "--json")
+    done = tune(
+        folder, *GIVEN, "--concurrency", "8", "--seconds", "0.5", "--json", "--plot", "all.png"
+    )
     assert done.returncode == 0, done.stderr
+    assert (folder / "all.png").read_bytes().startswith(b"\x89PNG")
     told = json.loads(done.stdout)
     assert told["best"]["simulated_p99_ms"] <= told["default"]["simulated_p99_ms"]
     assert told["default"]["live_p99_ms"] >= 5.5  # it sleeps at least as long
