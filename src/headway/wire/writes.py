@@ -6,14 +6,25 @@ many streams get tokens faster than anybody reads, several tokens go into one wr
 """
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headway.wire.messages import Out
 
 SMALL_BYTES = 4096  # a stream that holds more writes at once
 _STREAM_S = 1e-4  # of pause for each stream that was written: ten times what a write takes
 _SHORT_S = 1e-3  # a pause below is none: event loops count in milliseconds
+
+# Here asyncio's `writelines` goes on however slowly a client reads (CVE-2024-12254).
+_NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
+
+
+def write_parts(transport: asyncio.WriteTransport, parts: Iterable[bytes]) -> None:
+    if _NEVER_PAUSES:
+        transport.write(b"".join(parts))
+    else:
+        transport.writelines(parts)
 
 
 class Writes:

@@ -16,7 +16,7 @@ from headway.wire.http1.known_heads import Head
 from headway.wire.http1.received import Received, RequestRefused, request_of
 from headway.wire.messages import Headers, Pending, Response, StreamResponse
 from headway.wire.own_cancellation import is_asked_to_stop
-from headway.wire.writes import StreamSink, Writes
+from headway.wire.writes import StreamSink, Writes, write_parts
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Exchange:
         if transport.is_closing():
             return
         if len(data) > SMALL:
-            transport.writelines(wire.parts_of_chunk(data, is_chunked=self._is_chunked))
+            write_parts(transport, wire.parts_of_chunk(data, is_chunked=self._is_chunked))
         else:
             transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
@@ -146,7 +146,7 @@ class Exchange:
         if len(body) <= SMALL:
             self.transport.write(head + body)
         else:
-            self.transport.writelines((head, body))
+            write_parts(self.transport, (head, body))
         self._end(keep_alive=True)
         return own_id
 
@@ -223,7 +223,7 @@ class Exchange:
         elif len(body) <= SMALL:
             transport.write(head + body)
         else:
-            transport.writelines((head, body))
+            write_parts(transport, (head, body))
 
     async def _send_stream(self, received: Received, response: StreamResponse) -> None:
         """The head leaves with the first chunk: what fails before it still is a proper error."""
@@ -295,7 +295,7 @@ class Exchange:
     def _write_chunk(self, head: bytes, chunk: bytes, *, is_chunked: bool) -> None:
         transport = self.transport
         if len(chunk) > SMALL:
-            transport.writelines((head, *wire.parts_of_chunk(chunk, is_chunked=is_chunked)))
+            write_parts(transport, (head, *wire.parts_of_chunk(chunk, is_chunked=is_chunked)))
         else:
             transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from headway.wire.writes import write_parts
+
 _MOST_BYTES = 2**16  # that are gathered; then they are written at once
 
 
@@ -40,7 +42,7 @@ class GatheringTransport(asyncio.Transport):
     def writelines(self, parts: Iterable[Any]) -> None:
         if self._gathered:
             self._flush()
-        self._transport.writelines(parts)
+        write_parts(self._transport, parts)
 
     def write_eof(self) -> None:
         self._flush()
