@@ -133,11 +133,12 @@ class ClientCall:
     def request(self, left_s: float, *, is_stream: bool) -> dict[str, Any]:
         """The arguments for httpx. The server learns of `left_s`, the time that the caller still
         has; for a stream only of the call's own deadline, since a stream may last longer."""
+        own = {"Accept-Encoding": "identity"}  # what is packed small may be large
         return {
             "method": self.method,
             "url": self.path,
             "content": body_of(self.value) if self.method == "POST" else None,
-            "headers": self.options.headers(None if is_stream else left_s, of=self.value),
+            "headers": own | self.options.headers(None if is_stream else left_s, of=self.value),
             "timeout": left_s,
         }
 

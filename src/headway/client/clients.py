@@ -18,7 +18,7 @@ from headway.client.calls import (
     RequestOptions,
     Retries,
 )
-from headway.errors import ConfigError, DeadlineExceeded, HeadwayError, Unavailable
+from headway.errors import ConfigError, DeadlineExceeded, HeadwayError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     import httpx
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 H = TypeVar("H", bound="httpx.Client | httpx.AsyncClient")
 DEFAULT_URL = "http://127.0.0.1:8000"
+MOST_BYTES = 2**30  # of a whole answer
 
 
 class _Caller(Generic[H]):
@@ -206,8 +207,11 @@ class Client(_Caller["httpx.Client"]):
         attempts, request = self._stream(model, value, asking)
         try:
             with self.http.stream(**request) as answer:
+                body = _Body(answer)
                 if answer.status_code != 200:
-                    outcome = _answer_of(answer, answer.read())
+                    for part in answer.iter_raw():
+                        body.add(part)
+                    outcome = _answer_of(answer, body)
                     attempts.end(outcome)
                     raise calls.error_of(outcome)
                 reader = EventReader()
@@ -228,8 +232,9 @@ class Client(_Caller["httpx.Client"]):
         unreached = _httpx().TransportError
         for url in self._urls:
             try:
-                if self.http.get(f"{url}/v2/health/ready").status_code == 200:
-                    return True
+                with self.http.stream("GET", f"{url}/v2/health/ready") as answer:
+                    if answer.status_code == 200:
+                        return True
             except unreached as error:
                 if len(self._urls) == 1:
                     raise self._failure(error) from error
@@ -256,12 +261,12 @@ class Client(_Caller["httpx.Client"]):
         """The whole answer within the call's time; httpx limits each of its reads."""
         end = time.monotonic() + request["timeout"]
         with self.http.stream(**request) as answer:
-            parts = []
-            for part in answer.iter_bytes():
-                parts.append(part)
+            body = _Body(answer)
+            for part in answer.iter_raw():
+                body.add(part)
                 if time.monotonic() > end:
                     raise _httpx().ReadTimeout("the answer has no end")
-            return _answer_of(answer, b"".join(parts))
+            return _answer_of(answer, body)
 
 
 class AsyncClient(_Caller["httpx.AsyncClient"]):
@@ -312,8 +317,11 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
         attempts, request = self._stream(model, value, asking)
         try:
             async with self.http.stream(**request) as answer:
+                body = _Body(answer)
                 if answer.status_code != 200:
-                    outcome = _answer_of(answer, await answer.aread())
+                    async for part in answer.aiter_raw():
+                        body.add(part)
+                    outcome = _answer_of(answer, body)
                     attempts.end(outcome)
                     raise calls.error_of(outcome)
                 reader = EventReader()
@@ -333,8 +341,9 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
         unreached = _httpx().TransportError
         for url in self._urls:
             try:
-                if (await self.http.get(f"{url}/v2/health/ready")).status_code == 200:
-                    return True
+                async with self.http.stream("GET", f"{url}/v2/health/ready") as answer:
+                    if answer.status_code == 200:
+                        return True
             except unreached as error:
                 if len(self._urls) == 1:
                     raise self._failure(error) from error
@@ -347,7 +356,7 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
             request = attempts.begin()
             try:
                 async with asyncio.timeout(request["timeout"]):
-                    outcome = _answer_of(await self.http.request(**request))
+                    outcome = await self._answer(request)
             except (unreached, TimeoutError) as error:
                 outcome = self._failure(error)
             except BaseException:  # the caller leaves
@@ -358,11 +367,39 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
                 return attempts.result(outcome)
             await asyncio.sleep(wait_s)
 
+    async def _answer(self, request: dict[str, Any]) -> ClientAnswer:
+        async with self.http.stream(**request) as answer:
+            body = _Body(answer)
+            async for part in answer.aiter_raw():
+                body.add(part)
+            return _answer_of(answer, body)
 
-def _answer_of(response: "httpx.Response", body: bytes | None = None) -> ClientAnswer:
+
+class _Body:
+    """What a server that may be any program answers, as it comes: within a limit, and not packed.
+    Raises InvalidInput."""
+
+    def __init__(self, response: "httpx.Response") -> None:
+        packed = response.headers.get("content-encoding", "identity")
+        if packed != "identity":
+            raise InvalidInput(f"the answer is packed ({packed:.40}), which was not asked for")
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > MOST_BYTES:
+            raise InvalidInput(f"the answer has more than {MOST_BYTES} bytes")
+
+    def whole(self) -> bytes:
+        return b"".join(self._parts)
+
+
+def _answer_of(response: "httpx.Response", body: _Body) -> ClientAnswer:
     return ClientAnswer(
         response.status_code,
-        response.content if body is None else body,
+        body.whole(),
         response.headers.get("content-type", ""),
         response.headers.get("retry-after"),
         response.headers.get("endpoint-load-metrics"),

@@ -2,6 +2,7 @@
 server's errors as exceptions, retries when the server says, streams."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import headway
 import hostile_server as hostile
 from handler_server import handled_by
 from headway import testing
+from headway.client import clients
 from headway.client.calls import ClientAnswer, RequestOptions, Retries
 
 pytestmark = pytest.mark.real_time
@@ -201,6 +203,26 @@ def test_an_answer_without_end_ends_with_the_calls_time(call: Call, part: bytes)
         pytest.raises(headway.DeadlineExceeded),
     ):
         call("predict", "m", "x", url=url, retries=0, timeout_s=0.5)
+
+
+def test_a_packed_answer_is_refused_before_it_is_unpacked(call: Call) -> None:
+    bomb = gzip.compress(bytes(64 * 2**20))
+    for status in (b"200 OK", b"503 Busy"):
+        head = b"HTTP/1.1 %b\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        with hostile.answering(head % (status, len(bomb)) + bomb) as url:
+            for method in ("predict", "stream"):
+                with pytest.raises(headway.InvalidInput, match=r"packed \(gzip\), which was not"):
+                    call(method, "m", "x", url=url)
+
+
+def test_an_answer_has_a_limit_in_bytes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MOST_BYTES", 100_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    with (
+        hostile.answering(head, b" " * 65536, for_ever=True) as url,
+        pytest.raises(headway.InvalidInput, match="more than 100000 bytes"),
+    ):
+        call("predict", "m", "x", url=url)
 
 
 @pytest.mark.parametrize("body", [b"null", b"[]", b"{}", b'{"results": 5}', b"\xff", b"[" * 10**5])

@@ -147,13 +147,14 @@ class Explain:
         return lambda moment: round(moment + offset, 6)
 
 
-def last_batches(model: ModelHistory, most_items: int) -> list[dict[str, Any]]:
-    """The newest batches with at most that many items, oldest first, as the route gives them; their
-    moments are the event loop's."""
+def last_batches(model: ModelHistory, most_items: int, most_rows: int) -> list[dict[str, Any]]:
+    """The newest batches with at most that many items and rows, oldest first, as the route gives
+    them; their moments are the event loop's."""
     found: list[dict[str, Any]] = []
     for record in reversed(list(model.batches)):
         most_items -= len(record.event.batch.items)
-        if most_items < 0:
+        most_rows -= record.event.batch.rows
+        if most_items < 0 or most_rows < 0:
             break
         found.append(_batch(model, record, lambda moment: moment, {}, is_told=False))
     return found[::-1]

@@ -25,7 +25,7 @@ from headway.wire.messages import Request, Response
 
 _log = logging.getLogger(__name__)
 MOST_S = 20.0
-MOST_ITEMS = 4000
+MOST_ITEMS, MOST_ROWS = 4000, 16_000
 _SIMULATOR = "headway.lab.what_if"
 
 
@@ -71,7 +71,7 @@ class WhatIf:
             "changes": msgspec.to_builtins(asked),
         }
         async with self._turn:
-            batches = await asyncio.to_thread(last_batches, history, MOST_ITEMS)
+            batches = await asyncio.to_thread(last_batches, history, MOST_ITEMS, MOST_ROWS)
             body = msgspec.json.encode({"batches": batches, **question})
             answer = json.loads(await _ask_simulator(body))
         if "error" in answer:

@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,6 +19,17 @@ import time
 def wait(items: list[int]) -> list[int]:
     time.sleep(0.004)
     return items
+"""
+
+ROWS = """
+import headway
+
+class Double(headway.TensorModel):
+    inputs = [headway.Tensor("x", "float32", (-1,))]
+    outputs = [headway.Tensor("y", "float32", (-1,))]
+
+    def predict(self, batch):
+        return {"y": batch["x"] * 2}
 """
 
 
@@ -48,6 +60,18 @@ def test_the_last_traffic_is_simulated(server: Server) -> None:
     assert found["changed"]["mean_rows"] == 1
     assert found["measured"]["in_time"] == 1
     assert found["simulated"]["p50_ms"] >= 4
+
+
+def test_the_rows_of_the_traffic_are_bounded_as_its_items_are(tmp_path: Path) -> None:
+    """Each row is simulated: items of many rows would be many times the work."""
+    (tmp_path / "double.py").write_text(ROWS)
+    rows = {"name": "x", "datatype": "FP32", "shape": [256], "data": [1.0] * 256}
+    flags = ("--grpc-port", "-1", "--admin-without-key", "--max-batch-size", "256")
+    with served(tmp_path, "double.py", "--port", "0", *flags) as running:
+        for _ in range(80):
+            running.http.post("/v2/models/double/infer", json={"inputs": [rows]})
+        found = running.http.get("/admin/what-if", params={"model": "double"}).json()
+    assert found["items"] == 16_000 // 256
 
 
 @pytest.mark.parametrize(
