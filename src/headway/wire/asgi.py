@@ -20,6 +20,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 MAX_BODY_BYTES = 64 * 2**20
 _LARGE = 256 * 2**10  # bytes of a chunk
+_LOOK_S = 0.02
 
 
 class _Gone(Exception):
@@ -53,16 +54,8 @@ class AsgiApp:
             await _send_answer(request, refusal, send)
             return
         request.body = body
-        answering = asyncio.ensure_future(self._answer(request, send))
-        leaving = asyncio.ensure_future(_wait_gone(receive))
-        try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                answering.result()
-        finally:  # also if the client has left, or the server cancels us
-            for task in (answering, leaving):
-                task.cancel()
-            await asyncio.wait((answering, leaving))
+        with _WhileThere(receive):
+            await self._answer(request, send)
 
     async def _read_body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
         """The body; None: it is larger than the limit."""
@@ -166,6 +159,44 @@ def _below(path: str, scope: Scope) -> str:
         if prefix and (path == prefix or path.startswith(f"{prefix}/")):
             return path[len(prefix) :] or "/"
     return path
+
+
+class _WhileThere:
+    """Cancels what runs in it once the client has left. It looks after a moment only: most requests
+    are answered by then, and that costs them no task."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watch: asyncio.Future[None] | None = None
+        self._is_over = self._has_left = False
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self._is_over = True
+        self._timer.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        if not self._has_left:
+            return False
+        is_ours = self._task.uncancel() == 0  # the server has not cancelled it, too
+        return is_ours and kind is not None and issubclass(kind, asyncio.CancelledError)
+
+    def _look(self) -> None:
+        self._watch = asyncio.ensure_future(_wait_gone(self._receive))
+        self._watch.add_done_callback(self._left)
+
+    def _left(self, watch: "asyncio.Future[None]") -> None:
+        if watch.cancelled():
+            return
+        watch.exception()  # of the server's: the client cannot be asked any more
+        if not self._is_over:
+            self._has_left = True
+            self._task.cancel()
 
 
 async def _wait_gone(receive: Receive) -> None:

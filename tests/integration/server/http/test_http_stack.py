@@ -282,6 +282,24 @@ async def test_leaving_closes_an_asgi_stream() -> None:
 
 
 @pytest.mark.real_time
+async def test_who_serves_an_asgi_app_cancels_it_and_a_client_that_left_cancels_nothing_else() -> (
+    None
+):
+    probe = Probe()
+    asking = asyncio.ensure_future(AsgiStack(probe).ask("GET", "/wait"))
+    async with asyncio.timeout(2):
+        await probe.started.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await AsgiStack(again := Probe()).leave_after("/wait", again.started)
+    assert probe.ended.is_set()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.real_time
 async def test_an_asgi_app_mounted_under_a_prefix_sees_its_own_paths() -> None:
     stack = AsgiStack(Probe(), root_path="/ml")
     assert (await stack.ask("GET", "/ml/v2/long")).status == 200
