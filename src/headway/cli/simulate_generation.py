@@ -13,7 +13,7 @@ from headway.core.generation.limits import EngineLimits
 from headway.errors import ConfigError
 from headway.lab import generation, report
 from headway.lab.traces import rate_of, replay
-from headway.lab.workload import OPEN_LOOPS, of_tenants
+from headway.lab.workload import OPEN_LOOPS, Times, of_tenants
 
 _REQUESTS = 2_000  # unless --requests says otherwise: a request is many steps
 
@@ -75,24 +75,15 @@ def _traced(tenants: list[str] | None, requests: int) -> list[str] | None:
 
 
 def _conversations(arguments: argparse.Namespace) -> generation.Conversations:
+    """From a trace, or drawn; lengths and tenants that are asked for count before the trace's."""
     spec, seed = arguments.arrivals, arguments.seed
     requests: int = arguments.requests or _REQUESTS
-    trace = tenants = None
-    rates = {} if arguments.tenants is None else arguments.tenants.rates
-    if spec.file is not None:
-        trace = generation.read_conversations(Path(spec.file))
+    trace = None if spec.file is None else generation.read_conversations(Path(spec.file))
+    if trace is not None:
         arrivals = replay(trace.arrivals, requests, spec.rate_rps or rate_of(trace.arrivals))
         tenants = _traced(trace.tenants, requests)
-    elif rates and spec.kind in OPEN_LOOPS and spec.rate_rps is None:
-        arrivals, tenants = of_tenants(OPEN_LOOPS[spec.kind], requests, rates, seed)
-    elif spec.kind in OPEN_LOOPS and spec.rate_rps is not None:
-        rng = np.random.default_rng([seed, 1])
-        arrivals = OPEN_LOOPS[spec.kind](requests, spec.rate_rps, rng)
     else:
-        kinds = ", ".join(f"{kind}:RATE" for kind in OPEN_LOOPS)
-        raise ConfigError(
-            f"--generate takes --arrivals {kinds} or trace:FILE; without a rate, --tenants has them"
-        )
+        arrivals, tenants = _drawn_arrivals(arguments, requests)
     sizes = []
     for name, place in (("prompts", 0), ("outputs", 1)):
         asked = getattr(arguments, name)
@@ -105,3 +96,18 @@ def _conversations(arguments: argparse.Namespace) -> generation.Conversations:
     if arguments.tenants is not None and tenants is None:
         tenants = _drawn(list(arguments.tenants.weights), requests, seed)
     return generation.Conversations(arrivals, sizes[0], sizes[1], tenants)
+
+
+def _drawn_arrivals(arguments: argparse.Namespace, requests: int) -> tuple[Times, list[str] | None]:
+    """And their tenants, where each of those has a rate of its own."""
+    spec, seed = arguments.arrivals, arguments.seed
+    rates = {} if arguments.tenants is None else arguments.tenants.rates
+    law = OPEN_LOOPS.get(spec.kind)
+    if law is not None and spec.rate_rps is not None:
+        return law(requests, spec.rate_rps, np.random.default_rng([seed, 1])), None
+    if law is not None and rates:
+        return of_tenants(law, requests, rates, seed)
+    kinds = ", ".join(f"{kind}:RATE" for kind in OPEN_LOOPS)
+    raise ConfigError(
+        f"--generate takes --arrivals {kinds} or trace:FILE; without a rate, --tenants has them"
+    )

@@ -56,8 +56,8 @@ def replay(
 ) -> Generator[int, None, Replayed]:
     """Answer all arrivals, batch by batch. Yields the work since the last pause, in batches.
 
-    Once the score is sure to be above `worst`, the replay ends, with a result that is better than
-    the real one.
+    Ends early with the best case if even that has a score above `worst`. Its `largest` is then the
+    highest possible: the batches that were not replayed are unknown.
     """
     times, seconds = traffic.times, traffic.seconds
     count = len(times)
@@ -87,9 +87,9 @@ def replay(
         if batches == _SLICE:
             yield batches + answers.forget_short_waits()
             batches = 0
-            bound = answers.result(first)
-            if bound.score > worst:
-                return bound._replace(largest=count)
+            best_case = answers.result(first)
+            if best_case.score > worst:
+                return best_case._replace(largest=count)
     yield batches + answers.forget_short_waits()
     return answers.result(count)
 

@@ -38,6 +38,7 @@ class Reruns:
         runner: ModelRunner | None = None,
         batch_sizes: Sequence[int] = (),
     ) -> None:
+        """`error`: what the whole batch failed with. Every item has it until it has run again."""
         error = readable(error)
         self._has_own = {0} if len(calls) == 1 else set[int]()  # items that failed alone
         self.results: list[Any] = own_errors(name, error, len(calls), is_alone=bool(self._has_own))
@@ -54,6 +55,7 @@ class Reruns:
         self.group = list(range(len(calls)))  # the items that ran last
         self._pieces: _Pieces | None = None  # of a request that did not fit even alone
         self._bisection: Bisection | None = None
+        # What can be run again: several items in smaller groups, a lone one in fewer rows.
         out_of_memory = is_out_of_memory(error)
         if isinstance(error, WorkerLost):
             self.lost = error

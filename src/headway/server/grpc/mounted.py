@@ -77,7 +77,8 @@ class MountedGrpc:
     async def answers(
         self, name: str, requests: AsyncIterator[bytes], metadata: Metadata, client: str
     ) -> AsyncIterator[MountedAnswer]:
-        """Of a method with many; the last answer has no message."""
+        """Of a method with many; the last answer has no message. The method runs in a task and
+        writes into a queue of one, from which this generator yields."""
         path, admitted = self._admitted(name, metadata)
         if isinstance(admitted, CallRefusal):
             yield MountedAnswer(b"", *admitted)

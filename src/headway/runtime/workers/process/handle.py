@@ -249,6 +249,7 @@ class ModelProcess:
     # ---- watching
 
     def _watch(self) -> None:
+        """In a thread: log what the process writes until it ends, then release what it had."""
         log = logging.getLogger("headway.worker")
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
@@ -272,10 +273,11 @@ class ModelProcess:
             _log.exception("%s cannot be watched any more", name)
             self.kill("could not be watched any more")
         self._stderr_lines = list(last_lines)
+        # Its children end with it: killed before `wait`, after which its number may be another's.
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # its children; before its number is reused
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        with self._lock:
+        with self._lock:  # `kill` uses the descriptor under it
             os.close(self._pidfd)
             self._pidfd = -1
         stdout.close()

@@ -106,18 +106,13 @@ def decode(
     tail.finish()
     parameters = wire.parameters or _NO_PARAMETERS
     is_binary = flag_of(parameters, "binary_data_output", "the request", default=False)
+    outputs: tuple[RequestedOutput, ...] = ()
+    if wire.outputs:
+        named = ((each.name, each.parameters) for each in wire.outputs)
+        outputs = requested_outputs(named, regions, is_binary=is_binary)
     return InferRequest(
-        wire.id or "",
-        inputs,
-        datatypes,
-        requested_outputs(
-            ((each.name, each.parameters) for each in wire.outputs), regions, is_binary=is_binary
-        )
-        if wire.outputs
-        else (),
-        parameters,
-        is_binary,
-        wire.model_name or "",
+        *(wire.id or "", inputs, datatypes, outputs),
+        *(parameters, is_binary, wire.model_name or ""),
     )
 
 
