@@ -1,5 +1,6 @@
 """Requests that are wrong, each in one way: `inference_rest.md`, the error responses."""
 
+from collections.abc import Callable
 from typing import Any
 
 from headway.conformance.checks import Check, hold
@@ -24,88 +25,49 @@ def _changed(server: Subject, **changes: Any) -> dict[str, Any]:
     return request
 
 
-def not_json(server: Subject) -> str | None:
-    return is_refused(server.ask("POST", f"{server.path}/infer", b'{"inputs": ['))
-
-
-def nothing(server: Subject) -> str | None:
-    return is_refused(server.ask("POST", f"{server.path}/infer", b""))
-
-
-def no_inputs(server: Subject) -> str | None:
-    return is_refused(server.post({"id": "1"}))
-
-
-def unknown_input(server: Subject) -> str | None:
-    return is_refused(server.post(_changed(server, name="no_such_input")))
-
-
-def missing_input(server: Subject) -> str | None:
-    return is_refused(server.post({"inputs": []}))
-
-
-def other_datatype(server: Subject) -> str | None:
-    return is_refused(server.post(_changed(server, datatype="NO_SUCH_TYPE")))
-
-
-def too_little_data(server: Subject) -> str | None:
+def _longer(server: Subject) -> SubjectAnswer:
     first = server.request()["inputs"][0]
     shape = [first["shape"][0] + 1, *first["shape"][1:]] if first["shape"] else [2]
-    return is_refused(server.post(_changed(server, shape=shape)))
+    return server.post(_changed(server, shape=shape))
 
 
-def negative_shape(server: Subject) -> str | None:
+def _negative(server: Subject) -> SubjectAnswer:
     first = server.request()["inputs"][0]
-    return is_refused(server.post(_changed(server, shape=[-1, *first["shape"][1:]])))
+    return server.post(_changed(server, shape=[-1, *first["shape"][1:]]))
 
 
-def unknown_output(server: Subject) -> str | None:
-    return is_refused(server.post(server.request(outputs=[{"name": "no_such_output"}])))
+def _of(heading: str, what: str, ask: Callable[[Subject], SubjectAnswer]) -> Check[Subject]:
+    told = f"{what} is refused with an error status and text"
+    return Check(f"{_REST}, {heading}", told, lambda server: is_refused(ask(server)))
 
 
-def unknown_model(server: Subject) -> str | None:
-    return is_refused(server.post(server.request(), f"/v2/models/{UNKNOWN}/infer"))
-
-
-def metadata_of_an_unknown_model(server: Subject) -> str | None:
-    return is_refused(server.ask("GET", f"/v2/models/{UNKNOWN}"))
-
-
-def unknown_version(server: Subject) -> str | None:
-    return is_refused(server.post(server.request(), f"{server.path}/versions/987654/infer"))
-
-
-def still_answers(server: Subject) -> None:
-    server.post(server.request()).ok()
-
-
-def _refused(heading: str, what: str, run: Any) -> Check[Subject]:
-    return Check(f"{_REST}, {heading}", f"{what} is refused with an error status and text", run)
-
-
+_MISTAKES: dict[str, Callable[[Subject], SubjectAnswer]] = {
+    "a body that is not JSON": lambda server: server.ask(
+        "POST", f"{server.path}/infer", b'{"inputs": ['
+    ),
+    "an empty body": lambda server: server.ask("POST", f"{server.path}/infer", b""),
+    "a request without inputs": lambda server: server.post({"id": "1"}),
+    "an unknown input": lambda server: server.post(_changed(server, name="no_such_input")),
+    "a missing input": lambda server: server.post({"inputs": []}),
+    "an unknown datatype": lambda server: server.post(_changed(server, datatype="NO_SUCH_TYPE")),
+    "less data than the shape says": _longer,
+    "a negative shape": _negative,
+    "an unknown output": lambda server: server.post(
+        server.request(outputs=[{"name": "no_such_output"}])
+    ),
+    "an unknown model": lambda server: server.post(server.request(), f"/v2/models/{UNKNOWN}/infer"),
+    "an unknown version": lambda server: server.post(
+        server.request(), f"{server.path}/versions/987654/infer"
+    ),
+}
 CHECKS: list[Check[Subject]] = [
-    _refused(
-        "Model Metadata Response JSON Error Object",
-        "an unknown model",
-        metadata_of_an_unknown_model,
+    _of(
+        *("Model Metadata Response JSON Error Object", "an unknown model"),
+        lambda server: server.ask("GET", f"/v2/models/{UNKNOWN}"),
     ),
-    *(
-        _refused("Inference Response JSON Error Object", what, run)
-        for what, run in (
-            ("a body that is not JSON", not_json),
-            ("an empty body", nothing),
-            ("a request without inputs", no_inputs),
-            ("an unknown input", unknown_input),
-            ("a missing input", missing_input),
-            ("an unknown datatype", other_datatype),
-            ("less data than the shape says", too_little_data),
-            ("a negative shape", negative_shape),
-            ("an unknown output", unknown_output),
-            ("an unknown model", unknown_model),
-            ("an unknown version", unknown_version),
-        )
-    ),
+    *(_of("Inference Response JSON Error Object", *each) for each in _MISTAKES.items()),
     Check(
-        f"{_REST}, Inference", "after all these mistakes a good request is answered", still_answers
+        *(f"{_REST}, Inference", "after all these mistakes a good request is answered"),
+        lambda server: server.post(server.request()).ok() and None,
     ),
 ]

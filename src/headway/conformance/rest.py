@@ -1,6 +1,7 @@
 """Health, metadata and inference over HTTP: `inference_rest.md`."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from headway.conformance.checks import Check, NotOffered, hold
@@ -16,19 +17,12 @@ UNKNOWN = "no-such-model-a5c1"
 _REST = "inference_rest.md"
 
 
-def live(server: Subject) -> None:
-    answer = server.ask("GET", "/v2/health/live")
-    hold(answer.status == 200, f"200 is expected, not {answer}")
+def _answers_200(path: Callable[[Subject], str]) -> Callable[[Subject], None]:
+    def run(server: Subject) -> None:
+        answer = server.ask("GET", path(server))
+        hold(answer.status == 200, f"200 is expected, not {answer}")
 
-
-def ready(server: Subject) -> None:
-    answer = server.ask("GET", "/v2/health/ready")
-    hold(answer.status == 200, f"200 is expected, not {answer}")
-
-
-def model_ready(server: Subject) -> None:
-    answer = server.ask("GET", f"{server.path}/ready")
-    hold(answer.status == 200, f"200 is expected, not {answer}")
+    return run
 
 
 def unknown_model_is_not_ready(server: Subject) -> None:
@@ -126,9 +120,14 @@ def inference_of_a_version(server: Subject) -> None:
 
 
 CHECKS: list[Check[Subject]] = [
-    Check(f"{_REST}, Health: Server Live", "a live server answers 200", live),
-    Check(f"{_REST}, Health: Server Ready", "a ready server answers 200", ready),
-    Check(f"{_REST}, Health: Model Ready", "a ready model answers 200", model_ready),
+    *(
+        Check(f"{_REST}, Health: {heading}", f"a {what} answers 200", _answers_200(path))
+        for heading, what, path in (
+            ("Server Live", "live server", lambda _: "/v2/health/live"),
+            ("Server Ready", "ready server", lambda _: "/v2/health/ready"),
+            ("Model Ready", "ready model", lambda server: f"{server.path}/ready"),
+        )
+    ),
     Check(
         f"{_REST}, Health: Model Ready",
         "an unknown model is not ready: 4xx",

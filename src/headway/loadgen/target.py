@@ -11,13 +11,7 @@ import numpy as np
 from headway.errors import ConfigError, nearest
 from headway.lab.workload import Sizes
 from headway.loadgen.asking import RemoteServer, as_expected, only_model
-from headway.loadgen.exchange import (
-    RESPONSE_TOKEN,
-    TOKEN,
-    Address,
-    AskedRequest,
-    post,
-)
+from headway.loadgen.exchange import RESPONSE_TOKEN, TOKEN, Address, AskedRequest, post
 from headway.loadgen.openai_bodies import (
     FORM,
     GENERATING,

@@ -108,11 +108,7 @@ class TokenSummary:
 
 
 def token_summary(
-    tokens: TokenSamples,
-    due_s: Times,
-    begin_s: float,
-    end_s: float,
-    limits: TokenLimits,
+    tokens: TokenSamples, due_s: Times, begin_s: float, end_s: float, limits: TokenLimits
 ) -> TokenSummary:
     """`tokens` and `due_s`: of the requests that count."""
     has_any = np.isfinite(tokens.first_s)

@@ -7,13 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headway.models.chat.chats import (
-    AnswerPart,
-    CallArguments,
-    CallBegin,
-    ReasoningPart,
-    TextPart,
-)
+from headway.models.chat.chats import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart
 from headway.models.chat.conventions import Convention, Marker, Thinking
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
