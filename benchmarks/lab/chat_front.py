@@ -110,14 +110,14 @@ class LetterRunner:
         return _Done([_FIRST + 65 + self._steps % 26] * count, [None] * count)
 
 
-class LetterGenerator(headway.Generator):
-    def _make_engine(self, folder: Path) -> Any:
-        return LetterRunner()
-
-
 class Letters(LanguageModel):
     def engine(self, options: Mapping[str, Any]) -> Any:
         return LetterRunner()
+
+
+class LetterGenerator(headway.Generator):
+    def _language_model(self) -> LanguageModel:
+        return Letters(self._target)
 
 
 def save_tokenizer(folder: Path) -> None:

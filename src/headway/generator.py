@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from headway.core.generation.options import generation_options
 from headway.core.generation.sequence import Finished
-from headway.errors import Closed, ConfigError
+from headway.errors import Closed
 from headway.runtime.batching.entrance import deadline_at
 from headway.runtime.calling.inputs import check_tenant, priority_of
 from headway.runtime.generation.adapter_book import AdapterBook
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headway.hosting.generation.frontend import Front
     from headway.hosting.generation.language import Language
     from headway.hosting.registry import Ask
+    from headway.models.chat.model import LanguageModel
     from headway.runtime.driving.streams import OpenStream
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -87,7 +88,7 @@ class Generator:
         adapter_slots: int | None = None,
         max_adapter_rank: int | None = None,
     ) -> None:
-        self._target = target
+        self._target, self._threads = target, threads
         self._options: dict[str, Any] = {
             "max_context": max_context,
             "max_sequences": max_sequences,
@@ -95,7 +96,6 @@ class Generator:
             "kv_cache_gib": kv_cache_gib,
             "dtype": dtype,
             "device": device,
-            "threads": threads,
             "quantization": quantization,
             "adapter_slots": adapter_slots,
             "max_adapter_rank": max_adapter_rank,
@@ -127,24 +127,22 @@ class Generator:
 
     def _start(self) -> None:
         from headway.hosting.generation.language import Language
-        from headway.models.chat.finding import find_language_model
-        from headway.models.chat.text import ChatText
 
-        folder = find_language_model(self._target)
-        text = ChatText(folder)
-        self._thread = thread = GenerationThread(lambda: self._make_engine(folder), self._report)
+        model = self._language_model()
+        text = model.text()
+        self._thread = thread = GenerationThread(
+            lambda: cast(StepRunner, model.engine(self._options)), self._report
+        )
         thread.start()
         self._book.connect(thread)
         self._language = Language(
             text, vocabulary=thread.vocabulary, max_context=thread.limits.max_context
         )
 
-    def _make_engine(self, folder: Path) -> StepRunner:
-        try:
-            from headway.engine.starting import EngineOptions, start
-        except ImportError as error:
-            raise ConfigError("language models need pip install 'headway[llm]'") from error
-        return start(folder, EngineOptions(**self._options))
+    def _language_model(self) -> "LanguageModel":
+        from headway.models.chat.model import LanguageModel
+
+        return LanguageModel(self._target, threads=self._threads)
 
     @property
     def load(self) -> GenerationLoad:

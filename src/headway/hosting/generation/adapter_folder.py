@@ -35,7 +35,6 @@ class AdapterFolder:
         self._every_s = every_s
         self._seen: dict[str, Fingerprint] = {}  # as they were last loaded, or refused
         self._own: set[str] = set()  # loaded from here
-        self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
@@ -47,7 +46,6 @@ class AdapterFolder:
         return self
 
     async def close(self) -> None:
-        self._stop.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -86,12 +84,9 @@ class AdapterFolder:
             _log.info("adapter %s was %s", name, "loaded" if loads else "unloaded")
 
     async def _watch(self) -> None:
-        while not self._stop.is_set():
-            try:
-                async with asyncio.timeout(self._every_s):
-                    await self._stop.wait()
-            except TimeoutError:
-                await self.look()
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self.look()
 
 
 def _scan(folder: Path) -> Mapping[str, Fingerprint]:

@@ -111,7 +111,7 @@ class Admin:
 
     async def unload_adapter(self, request: Request, model: str, adapter: str) -> Response:
         served = self._models.get(request.caller, model)
-        await adapters.unload_adapter(served, adapter)
+        await adapters.book_of(served).unload(adapter)
         return _json({"adapters": adapters.lines_of(served)})
 
     async def drain_state(self, request: Request) -> Response:

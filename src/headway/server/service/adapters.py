@@ -45,10 +45,6 @@ async def load_adapter(
         raise InvalidInput(f"adapter: {error}") from error
 
 
-async def unload_adapter(model: ServedModel, name: str) -> None:
-    await book_of(model).unload(name)
-
-
 def lines_of(model: ServedModel) -> list[dict[str, Any]]:
     return [
         {"name": each.name, "folder": each.folder, "model": model.name}

@@ -63,14 +63,10 @@ class ProcessTeam:
     async def wait_started(self) -> None:
         """Wait until every worker has loaded the model. Raises the first error."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for worker in self.start(is_awaited=True):
-                    group.create_task(_wait(worker))
-        except BaseException as error:
+            workers = self.start(is_awaited=True)
+            await asyncio.gather(*(asyncio.wrap_future(worker.started) for worker in workers))
+        except BaseException:
             await self.wait_stopped()
-            if isinstance(error, BaseExceptionGroup):
-                first = error.exceptions[0]
-                raise first from first.__cause__
             raise
 
     async def wait_stopped(self) -> None:
@@ -110,7 +106,3 @@ class ProcessTeam:
         listener.report(
             WorkerChanged(self._name, status.pid, status.state, status.restarts, status.last_error)
         )
-
-
-async def _wait(worker: ProcessWorker) -> None:
-    await asyncio.wrap_future(worker.started)

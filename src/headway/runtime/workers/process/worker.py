@@ -89,13 +89,6 @@ class ProcessWorker:
             self._life.thread.join(timeout_s)
 
 
-class _Wake:
-    """A message in the inbox: check the process."""
-
-
-_WAKE = _Wake()
-
-
 class _Life:
     """The thread's state: everything but the worker itself, which may be collected first."""
 
@@ -108,7 +101,7 @@ class _Life:
         *,
         is_awaited: bool,
     ) -> None:
-        self.inbox: queue.SimpleQueue[Job | _Wake] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None: check the process
         self.started: Future[None] = Future()
         self.thread: threading.Thread | None = None
         self._spec = spec
@@ -132,7 +125,7 @@ class _Life:
 
     def stop(self) -> None:
         self.is_stopping = True
-        self.inbox.put(_WAKE)
+        self.inbox.put(None)
         process = self._process
         if process is not None and self._is_busy:
             process.kill("was stopped")
@@ -167,7 +160,7 @@ class _Life:
                     self._do(self._held.pop(0))
                     continue
                 item = self._next(action)
-                if isinstance(item, _Wake) or item is None:
+                if item is None:
                     self._look()
                 elif self._may_run():
                     self._do(item)
@@ -182,7 +175,7 @@ class _Life:
         finally:
             self._end()
 
-    def _next(self, wait: Wait) -> Job | _Wake | None:
+    def _next(self, wait: Wait) -> Job | None:
         if wait.until == float("inf"):
             return self.inbox.get()
         try:
@@ -222,7 +215,7 @@ class _Life:
                 self._spec,
                 execute_timeout_s=options.execute_timeout_s,
                 heartbeat_timeout_s=options.heartbeat_timeout_s,
-                on_end=lambda: self.inbox.put(_WAKE),
+                on_end=lambda: self.inbox.put(None),
             )
             self._is_busy = True
             if self.is_stopping:  # a caller that stops it now finds it busy
@@ -276,7 +269,7 @@ class _Life:
         """Without a process, every job is lost at once."""
         while not self.inbox.empty():
             item = self.inbox.get()
-            if not isinstance(item, _Wake):
+            if item is not None:
                 self._held.append(item)
         process, self._process = self._process, None
         while self._held:

@@ -3,7 +3,7 @@
 import msgspec
 
 from headway.server.auth.access import Access
-from headway.server.service.adapters import load_adapter, model_of, unload_adapter
+from headway.server.service.adapters import book_of, load_adapter, model_of
 from headway.server.service.models import VisibleModels
 from headway.server.service.routes import ErrorFormat, Gives, Route, Takes
 from headway.wire.messages import Request, Response
@@ -58,7 +58,7 @@ class LoraAdapters:
     async def unload_lora_adapter(self, request: Request, asked: UnloadLoraRequest) -> Response:
         name = asked.lora_name
         parent = asked.model or self._models.adapters(request.caller).get(name, "")
-        await unload_adapter(model_of(self._models, request.caller, parent), name)
+        await book_of(model_of(self._models, request.caller, parent)).unload(name)
         return _text(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
