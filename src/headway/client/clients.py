@@ -255,7 +255,7 @@ class Client(_Caller["httpx.Client"]):
             wait_s = attempts.end(outcome)
             if wait_s is None:
                 return attempts.result(outcome)
-            _pause(wait_s)
+            time.sleep(wait_s)  # the server's `Retry-After`
 
     def _answer(self, request: dict[str, Any]) -> ClientAnswer:
         """The whole answer within the call's time; httpx limits each of its reads."""
@@ -404,11 +404,6 @@ def _answer_of(response: "httpx.Response", body: _Body) -> ClientAnswer:
         response.headers.get("retry-after"),
         response.headers.get("endpoint-load-metrics"),
     )
-
-
-def _pause(seconds: float) -> None:
-    """The server's `Retry-After`."""
-    time.sleep(seconds)
 
 
 def _httpx() -> Any:

@@ -3,6 +3,8 @@
 from headway.observe import families
 from headway.observe.exposition import Exposition, labels
 
+_STAGES = (families.STAGE_CALLS, families.STAGES_FAILED, families.STAGE_SECONDS)
+
 
 class ErrorTally:
     """Counts by the error's code, which is ours: nothing that a client sends becomes a label."""
@@ -24,22 +26,14 @@ class StageTally:
     """Counts by calling and called model, both named by the server's configuration."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[str, str], int] = {}
-        self._failed: dict[tuple[str, str], int] = {}
-        self._seconds: dict[tuple[str, str], float] = {}
+        self._sums: dict[tuple[str, str], tuple[int, int, float]] = {}  # as the families below
 
     def record(self, *, model: str, stage: str, seconds: float, failed: bool) -> None:
-        key = (model, stage)
-        self._calls[key] = self._calls.get(key, 0) + 1
-        self._failed[key] = self._failed.get(key, 0) + failed
-        self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+        calls, failures, spent_s = self._sums.get((model, stage), (0, 0, 0.0))
+        self._sums[model, stage] = calls + 1, failures + failed, spent_s + seconds
 
     def add_to(self, page: Exposition) -> None:
-        for family, values in (
-            (families.STAGE_CALLS, self._calls),
-            (families.STAGES_FAILED, self._failed),
-            (families.STAGE_SECONDS, self._seconds),
-        ):
-            for key, value in values.items():
-                if all(map(page.shows, key)):
-                    page.add(family, labels(family.labels, key), value)
+        shown = {key: sums for key, sums in self._sums.items() if all(map(page.shows, key))}
+        for place, family in enumerate(_STAGES):
+            for key, sums in shown.items():
+                page.add(family, labels(family.labels, key), sums[place])

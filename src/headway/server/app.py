@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from headway.config import MAX_BODY_BYTES, MAX_JSON_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
-from headway.runtime.calling.threads import whose
+from headway.runtime.calling.threads import current_client
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.bodies.encoding import decompress_body
@@ -147,7 +147,7 @@ class App:
         return len(self._found)
 
     async def _handle(self, request: Request) -> Answer:
-        whose.set(request.client)
+        current_client.set(request.client)
         request.max_json_bytes = self._max_json_bytes
         found = self._found.get((request.method, request.path)) or self._find(request)
         if isinstance(found, Response):
@@ -158,7 +158,7 @@ class App:
                 if caller is NOBODY:
                     request.body = b""  # nothing is unpacked for an unknown caller
                 else:
-                    whose.set(caller.key.tenant)
+                    current_client.set(caller.key.tenant)
             if "content-encoding" in request.headers:
                 answer = await self._answer_packed(request, found)
             else:

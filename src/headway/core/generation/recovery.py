@@ -98,7 +98,8 @@ class Recovery:
         self._sent.difference_update(cleared)
         send = self._next()
         again = self._sent.intersection(cleared)
-        return SequenceMoves([each for each in send if each not in again], _without(cleared, again))
+        recall = [each for each in cleared if each not in again]
+        return SequenceMoves([each for each in send if each not in again], recall)
 
     # ---- engines
 
@@ -172,7 +173,3 @@ class Recovery:
             linger_cap_s=0.0,
             predicted_s=math.nan,
         )
-
-
-def _without(sequences: list[int], others: set[int]) -> list[int]:
-    return [each for each in sequences if each not in others]

@@ -14,7 +14,7 @@ from headway.models.chat.text import ChatText, RenderedChat
 from headway.models.chat.tokenizer import encoding_of
 from headway.models.chat.tool_grammar import grammar_of_tools, thinking_rules
 from headway.models.chat.trials import Trials
-from headway.runtime.calling.threads import ThreadPool, whose
+from headway.runtime.calling.threads import ThreadPool, current_client
 
 _MOST_TRIED = 2  # grammars at a time: one may take a quarter of a second of a core
 _MOST_WAITING = 64  # of one client, for their turn; more are refused
@@ -147,7 +147,7 @@ class Language:
         return Vocabulary(self.text.tokenizer.to_str(), self.vocabulary, ends)
 
     async def _try_grammar(self, grammar: str) -> str:
-        client = whose.get()
+        client = current_client.get()
         count = self._waiting.get(client, 0)
         if count >= _MOST_WAITING:
             raise QueueFull(f"{count} of your grammars wait to be tried", limit=_MOST_WAITING)

@@ -17,7 +17,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -133,12 +132,7 @@ class Batcher(Generic[In, Out]):
         await self._parts.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
         if self._shell.crash is not None:
             raise Closed(f"{self.name} crashed") from self._shell.crash

@@ -14,8 +14,8 @@ from headway.runtime.calling.faults import name_of, readable, text_of
 
 T = TypeVar("T")
 _RETRY_S = 1.0
-# The client of the current request: its tenant or address. Clients take turns.
-whose: ContextVar[str] = ContextVar("whose", default="")
+# Who sent the current request: a tenant or an address. Clients take turns.
+current_client: ContextVar[str] = ContextVar("current_client", default="")
 
 
 def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> threading.Thread:
@@ -74,7 +74,7 @@ class ThreadPool:
             start_thread(self._serve, name=self._name)
             self._started += 1
         future: asyncio.Future[T] = loop.create_future()
-        self._lanes.put(whose.get(), lambda: _work(loop, future, function, arguments))
+        self._lanes.put(current_client.get(), lambda: _work(loop, future, function, arguments))
         self._wake.put(True)
         return await future
 

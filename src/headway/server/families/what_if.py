@@ -81,8 +81,8 @@ class WhatIf:
             "max_batch_size": policy.max_batch_size,
             "slo_ms": _ms(policy.slo_s),
         }
-        whose = {"model": served.name, "version": served.version}
-        return Response(msgspec.json.encode({**whose, "settings": settings, **answer}))
+        named = {"model": served.name, "version": served.version}
+        return Response(msgspec.json.encode({**named, "settings": settings, **answer}))
 
     def _served(
         self, caller: Caller | None, name: str, version: str

@@ -8,7 +8,7 @@ from headway.errors import InputTooLarge
 from headway.observe import logs
 from headway.observe.requests import RequestLog
 from headway.observe.tally import ErrorTally
-from headway.runtime.calling.threads import whose
+from headway.runtime.calling.threads import current_client
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.gates import Gate
 from headway.server.auth.keys import NOBODY
@@ -150,7 +150,7 @@ class Calls:
     def _answering(self, run: Run) -> Run:
         async def call(request: Any, context: Any) -> Any:
             self.begun(context)
-            whose.set(_whose(context))
+            current_client.set(_client_of(context))
             try:
                 if type(request) is TooLarge:
                     raise request.error()
@@ -171,7 +171,7 @@ class Calls:
             self._idle.set()
 
 
-def _whose(context: Any) -> str:
+def _client_of(context: Any) -> str:
     """The client for sharing threads: the tenant, or the address if there are no keys."""
     caller = context.caller
     tenant: str = context.client if caller in (None, NOBODY) else caller.key.tenant

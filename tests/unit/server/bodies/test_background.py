@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.errors import DeadlineExceeded
-from headway.runtime.calling.threads import ThreadPool, whose
+from headway.runtime.calling.threads import ThreadPool, current_client
 from headway.server.bodies.background import Background
 
 pytestmark = pytest.mark.real_time
@@ -58,7 +58,7 @@ async def test_helpers_take_turns_as_well() -> None:
     helpers, done, held = ThreadPool(1, "headway-test"), list[str](), Held()
 
     async def run(client: str, work: Callable[[], None]) -> None:
-        whose.set(client)
+        current_client.set(client)
         await helpers.run(work)
 
     first = asyncio.ensure_future(run("busy", held.work))
