@@ -29,7 +29,6 @@ class End(Enum):
 JSON: Final = "application/json"
 END: Final = End.END  # in a stream step: this item has ended
 
-
 CANCEL: Final = "cancel"  # the argument of `predict` and `stream` that takes a token
 
 

@@ -161,7 +161,7 @@ class WarmUp:
 class _Cells(ProbeWatcher):
     """Watches the cells of one size: their memory, whether the next one fits, the progress."""
 
-    def __init__(self, count: Callable[[], None], beside: Beside | None, pid: int | None) -> None:
+    def __init__(self, count: Callable[[], object], beside: Beside | None, pid: int | None) -> None:
         self.is_memory_full = False
         self._count = count
         self._beside = beside
@@ -292,7 +292,7 @@ def _sample(tensor: Tensor, length: int) -> Array:
 
 
 @contextmanager
-def _progress(name: str, cells: int) -> Iterator[Callable[[], None]]:
+def _progress(name: str, cells: int) -> Iterator[Callable[[], object]]:
     """A bar, for a person at a terminal."""
     if not (sys.stderr.isatty() and cells):
         yield lambda: None
@@ -300,8 +300,4 @@ def _progress(name: str, cells: int) -> Iterator[Callable[[], None]]:
     from tqdm import tqdm
 
     with tqdm(total=cells, desc=f"warming {name}", unit="probe", leave=False) as bar:
-
-        def count() -> None:
-            bar.update()
-
-        yield count
+        yield bar.update

@@ -22,7 +22,6 @@ NO_ROOM = "this client can open no more connections"
 # The kernel wakes a sleeper up to this late; from here on the driver looks again and again.
 _SPIN_S = 100e-6
 
-
 REFUSED = os.strerror(errno.ECONNREFUSED).lower()  # no server listens there
 
 

@@ -20,10 +20,8 @@ from headway.models.sources.weights import find_weights, is_hub_name
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel | LanguageModel"
 
-
 ENTRY_POINTS = "headway.models"  # the group in which packages of others name their `Entry`
 _log = logging.getLogger(__name__)
-
 
 DEFAULT = "minilm"
 # Of a model on the hub: what is served from its folder, and never a pickle.

@@ -17,7 +17,6 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-
 MAX_BODY_BYTES = 64 * 2**20
 _LARGE = 256 * 2**10  # bytes of a chunk
 _LOOK_S = 0.02

@@ -86,7 +86,6 @@ _THOUGHTS = (
 )
 FindToken = Callable[[str], Marker]
 
-
 _FUNCTION: dict[str, Any] = {"name": "weather", "arguments": {"city": "Oslo"}}
 _CALL = {"id": "abcdefghi", "type": "function", "function": _FUNCTION}
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -19,7 +19,6 @@ _SETS = frozenset([set, frozenset])  # what is hashable counts as immutable
 # Below, a copy costs less than a look at what else might hold the array.
 _LARGE_BYTES = 2**16
 
-
 _SMALL_BYTES = 32 * 2**10
 
 

@@ -51,7 +51,6 @@ _LISTS = {  # the list that each datatype's elements are in
     "BYTES": "bytes_contents",
 }
 
-
 IS_END = "triton_final_response"
 MOST_TENSORS = 1024  # of a request; each is looked at in the event loop
 MOST_TYPED = 2**20  # elements of a tensor in typed contents: they are copied one by one

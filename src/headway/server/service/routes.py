@@ -17,7 +17,6 @@ from headway.wire.messages import JSON, Answer, ErrorResponse, Headers, Pending,
 
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, its decoded body, **params)
 
-
 # (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or
 # gives None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]

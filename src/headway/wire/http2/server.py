@@ -18,7 +18,6 @@ from headway.wire.port import Port
 _MOST_ADDRESSES = 4096  # with a remembered budget, the latest ones
 _UNPACKED_AT_ONCE = 2  # messages; each may grow to the limit before it is counted
 
-
 # The caller, by a method's path and the call's metadata, or a Refusal. It is asked at the call's
 # head, before anything of its request is read.
 Admit: TypeAlias = Callable[[str, Metadata], Any]

@@ -33,7 +33,6 @@ class EncodedBatch(NamedTuple):
 # runs where the network does: of the states of every token, only what is made of them is moved.
 Head = Callable[[Any, Any], Any]
 
-
 ONNX_FILES = ("onnx/model.onnx", "model.onnx")  # the first that a folder has
 _OUTPUTS = ("last_hidden_state", "token_embeddings", "logits")  # of an ONNX file
 

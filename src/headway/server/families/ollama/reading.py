@@ -35,7 +35,6 @@ _FIELDS_OF = {
 _MESSAGE: Neutral = {"images": ([],), "tool_calls": ([],), "thinking": ("",)}
 NO_IMAGES = "no model here reads images with a text"
 
-
 _Server: TypeAlias = int | bool | None  # how a model is loaded: the server's choice, not a caller's
 
 

@@ -23,7 +23,6 @@ _NOT_SAMPLING = frozenset(
     ]
 )
 
-
 _GUIDED = ("guided_json", "guided_regex", "guided_choice")
 _STRUCTURED = "structured_outputs takes json, regex or choice"
 # Fields that OpenAI or vLLM knows and that are not served here, with what to use instead.
@@ -32,7 +31,6 @@ _UNSUPPORTED = {
     **dict.fromkeys(("truncate_prompt_tokens", "request_id"), ""),
     "priority": "the header Headway-Priority takes high, normal or low",
 }
-
 
 # Fields that clients of OpenAI's routes send out of habit, with the values that change nothing.
 GENERATING: Neutral = {

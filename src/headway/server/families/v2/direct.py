@@ -24,7 +24,6 @@ _MOST_ELEMENTS = 4096  # in a row; what is larger may take its time
 _MOST_STARTS = 64  # output shapes remembered
 _ENCODER = msgspec.json.Encoder()
 
-
 _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its shape with one row
 
 

@@ -16,7 +16,6 @@ _CHANNELS = (1, 3)
 _GPUS = frozenset(["cuda", "tensorrt", "rocm", "directml"])
 _KINDS = {"cpu": "KIND_CPU", "openvino": "KIND_CPU"}
 
-
 Datatype = Annotated[str, Meta(extra_json_schema={"enum": list(DATATYPES)})]
 
 
