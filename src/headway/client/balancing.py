@@ -17,7 +17,7 @@ from headway.core.routing import Pace, ReplicaView, Router, RoutingRule
 from headway.errors import DeadlineExceeded, HeadwayError
 
 ASKED: Final = {"endpoint-load-metrics-format": "JSON"}
-_ASK_EVERY_S = 0.25  # a server says how loaded it is with every so manieth answer
+_ASK_EVERY_S = 0.25  # how often a server is asked for its load
 _FIRST_AWAY_S, _LONGEST_AWAY_S = 1.0, 30.0
 _LATEST = 0.05  # the weight of the latest body in the mean size
 _LIGHTEST, _HEAVIEST = 0.1, 10.0  # of a request, against the mean

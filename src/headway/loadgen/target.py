@@ -47,7 +47,7 @@ class Wanted:
 
     @property
     def variants(self) -> int:
-        """How many requests are made beforehand."""
+        """How many requests are made before the load starts."""
         return _MIXED if self.classes or self.tenants else VARIANTS
 
     def headers_of(self, number: int) -> tuple[tuple[str, str], ...]:

@@ -40,8 +40,8 @@ def is_opted_in(variables: Mapping[str, str]) -> bool:
 
 
 class GenAI:
-    """The histograms, and what is said of one request. `provider`: OpenTelemetry's own, unless one
-    is given."""
+    """The histograms, and the attributes of one request. `provider`: by default the one that
+    OpenTelemetry is set up with."""
 
     def __init__(self, provider: Any = None) -> None:
         meter = metrics.get_meter("headway", meter_provider=provider)

@@ -1,6 +1,6 @@
 """v2 over gRPC through Serve's gRPC proxy.
 
-Serve is told of the service when it starts, and its proxies call the replicas' methods by name:
+Serve learns of the service when it starts, and its proxies call the replicas' methods by name:
 
     serve.start(grpc_options={"grpc_servicer_functions": ["headway.ray.ingress:add_inference"]})
 """

@@ -24,7 +24,7 @@ class LitServer:
         **options: Any,
     ) -> None:
         """Raises ConfigError for an option that would change what is served, and cannot here. In a
-        file that is run as a program, it is told in one line, and the program ends with 2."""
+        file that is run as a program, the error is one line, and the program ends with 2."""
         if not isinstance(lit_api, LitAPI):
             raise ConfigError("an instance of one LitAPI is expected", field="lit_api")
         check_members(lit_api)
