@@ -137,7 +137,7 @@ def _beside_simulated(load: _Load, seconds: float) -> tuple[Point, Scored]:
 
 def beside_grid(quick: bool) -> Report:
     """What `headway tune` says, run live beside every setting of a grid."""
-    seconds, again = (2.0, 1) if quick else (5.0, 3)
+    seconds, again = (2.0, 1) if quick else (4.0, 2)
     rows, worst, longest_s = [], 0.0, 0.0
     for load in _LOADS:
         began = time.monotonic()

@@ -83,7 +83,7 @@ def _perf_analyzer(address: str, protocol: str) -> Figures:
 def _aiperf(port: int) -> Figures:
     assert _AIPERF is not None
     with tempfile.TemporaryDirectory() as folder:
-        load = ("--concurrency", str(_CONNECTIONS), "--benchmark-duration", str(2 * _SECONDS))
+        load = ("--concurrency", str(_CONNECTIONS), "--benchmark-duration", str(5 * _SECONDS))
         asked = ("-m", "talk", "--endpoint-type", "chat", "--streaming", "--tokenizer", _TOKENIZER)
         where = ("-u", f"http://127.0.0.1:{port}", "--artifact-dir", folder, "--ui", "none")
         done = subprocess.run(
