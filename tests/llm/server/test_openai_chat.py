@@ -637,3 +637,21 @@ def test_the_best_of_several_answers(served: Serving) -> None:
     for wrong in ({"best_of": 1, "n": 2}, {"best_of": 2, "stream": True}, {"best_of": 0}):
         answer = httpx.post(url, json={**asked, **wrong}, timeout=MOST_S)
         assert answer.json()["error"]["param"] == "best_of", answer.text
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/messages", "v1/responses", "api/chat"])
+def test_many_small_values_are_refused_before_they_are_made(served: Serving, path: str) -> None:
+    """Nothing else runs in the process meanwhile."""
+    field = "input" if path == "v1/responses" else "messages"
+    parts = [{"type": "text", "text": ""}] * 5000
+    for content, status, words in (
+        ([{"role": "user", "content": "a"}] * 90_000, 413, "more than 262144 values"),
+        ([{"role": "user", "content": parts}], 400, "5000; at most 4096 are allowed"),
+    ):
+        if path == "api/chat" and status == 400:
+            continue  # its messages have texts, no parts
+        asked = {"model": "tiny", "max_tokens": 1, field: content}
+        if path in ("v1/responses", "api/chat"):
+            del asked["max_tokens"]
+        answer = httpx.post(f"{served.url}/{path}", json=asked, timeout=MOST_S)
+        assert (answer.status_code, words in answer.text) == (status, True), answer.text

@@ -24,10 +24,13 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at `\$\.(.*)`)?
 _MISSING = re.compile(r"Object missing required field `(\w+)`")  # at the top
 SMALL_BYTES = 128 * 2**10  # decoded in the event loop: that takes a few milliseconds at most
 MAX_VALUES = 2**20  # of a larger one; each becomes an object
+CHAT_VALUES = 2**18  # of a chat: nothing else runs while they are made; what fits has fewer
 _SEPARATORS = b",[{"  # as many as there are values, and those inside texts
 
 
-async def decode_json(request: Request, kind: Any = Any, *, default: bytes = b"") -> Any:
+async def decode_json(
+    request: Request, kind: Any = Any, *, default: bytes = b"", most_values: int = MAX_VALUES
+) -> Any:
     """Raises what `msgspec.json.decode` does, and InputTooLarge, DeadlineExceeded.
 
     A large body is decoded in a thread, in its caller's time.
@@ -37,7 +40,7 @@ async def decode_json(request: Request, kind: Any = Any, *, default: bytes = b""
         return msgspec.json.decode(body, type=kind)
     check_size(len(body), request.max_json_bytes)
     started = time.monotonic()
-    work = partial(_decode, body, kind)
+    work = partial(_decode, body, kind, most_values)
     value = await background.run(work, timeout_s=timeout_s(request.headers))
     spend(request, time.monotonic() - started)
     return value
@@ -53,18 +56,17 @@ def check_size(json_bytes: int, limit_bytes: int) -> None:
         )
 
 
-def check_values(body: "bytes | bytearray | memoryview[int]") -> None:
+def check_values(body: "bytes | bytearray | memoryview[int]", most: int = MAX_VALUES) -> None:
     """Refuse a body with too many values before any is decoded. Raises InputTooLarge."""
     characters = numpy.frombuffer(body, numpy.uint8)
     count = sum(int(numpy.count_nonzero(characters == each)) for each in _SEPARATORS)
-    if count > MAX_VALUES:
-        raise InputTooLarge(
-            f"the JSON has more than {MAX_VALUES} values; send binary tensors", limit=MAX_VALUES
-        )
+    if count > most:
+        instead = "send binary tensors" if most == MAX_VALUES else "this route takes no more"
+        raise InputTooLarge(f"the JSON has more than {most} values; {instead}", limit=most)
 
 
-def _decode(body: bytes, kind: Any) -> Any:
-    check_values(body)
+def _decode(body: bytes, kind: Any, most_values: int) -> Any:
+    check_values(body, most_values)
     return msgspec.json.decode(body, type=kind)
 
 
@@ -73,11 +75,13 @@ async def decode_fields(request: Request, kind: type[Fields], *, default: bytes 
 
     Raises InvalidInput, naming the field.
     """
+    most: int = getattr(kind, "MOST_VALUES", MAX_VALUES)
     try:
         try:
-            fields: Fields = await decode_json(request, kind, default=default)
+            fields: Fields = await decode_json(request, kind, default=default, most_values=most)
         except msgspec.ValidationError:  # rarely: then it is read once more
-            given = await decode_json(request, dict[str, Any], default=default)
+            known = dict[str, Any]
+            given = await decode_json(request, known, default=default, most_values=most)
             neutral: Neutral = getattr(kind, "NEUTRAL", {})
             for name in [name for name, each in given.items() if is_neutral(name, each, neutral)]:
                 del given[name]

@@ -2,13 +2,14 @@
 not there; with any other it is refused by its name.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sized
 from typing import Any, TypeAlias
 
 from headway.errors import InvalidInput
 
 # By field: its values, or a type whose every value is one. Null counts as absent for every field.
 Neutral: TypeAlias = Mapping[str, tuple[Any, ...] | type]
+_MOST = 4096  # messages of a chat, or parts of a message
 
 
 def is_neutral(name: str, value: Any, neutral: Neutral) -> bool:
@@ -44,12 +45,18 @@ def text_at(given: Mapping[str, Any], name: str, where: str) -> str:
     return text
 
 
+def check_count(listed: Sized, name: str = "messages") -> None:
+    if len(listed) > _MOST:
+        raise InvalidInput(f"{name}: {len(listed)}; at most {_MOST} are allowed")
+
+
 def texts_in(content: Any, where: str, text_of: Callable[[Any, str], str], parts: str) -> list[str]:
     """A text, or a list of `parts`, of which `text_of` reads one each. Raises InvalidInput."""
     if isinstance(content, str):
         return [content]
     if not isinstance(content, list):
         raise InvalidInput(f"{where}: a text or a list of {parts} is expected")
+    check_count(content, where)
     return [text_of(each, f"{where}[{index}]") for index, each in enumerate(content)]
 
 

@@ -8,8 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
+from headway.server.bodies.json_body import CHAT_VALUES
 from headway.server.bodies.neutral import (
     Neutral,
+    check_count,
     check_fields,
     check_names,
     is_neutral,
@@ -17,7 +19,6 @@ from headway.server.bodies.neutral import (
     texts_in,
 )
 from headway.server.families.openai.chat import ChatRequest
-from headway.server.families.openai.chat_messages import check_count
 
 # Of ours, in errors: theirs.
 FIELDS = {
@@ -52,6 +53,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the prompt is made of."""
 
+    MOST_VALUES: ClassVar[int] = CHAT_VALUES
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("compaction", "diagnostics", "fallbacks", "inference_geo", "thread"), ""),
         "prompt": "/v1/completions takes it; here a prompt is a message",
@@ -193,6 +195,7 @@ def _turn(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     check_names(message, ("role", "content"), where)
     content, where = message.get("content"), f"{where}.content"
     if isinstance(content, list):
+        check_count(content, where)
         return _of_blocks(role, content, where)
     return [{"role": role, "content": _text(content, where)}]
 

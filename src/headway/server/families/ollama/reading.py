@@ -7,9 +7,10 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.server.bodies.neutral import Neutral, is_neutral
+from headway.server.bodies.json_body import CHAT_VALUES
+from headway.server.bodies.neutral import Neutral, check_count, is_neutral
 from headway.server.families.openai.chat import ChatRequest
-from headway.server.families.openai.chat_messages import call_arguments, check_count
+from headway.server.families.openai.chat_messages import call_arguments
 
 _SAMPLING = {  # of `options`, and a chat's names for them
     "frequency_penalty": "frequency_penalty",
@@ -83,6 +84,7 @@ class OllamaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         **dict.fromkeys(("context",), ([],)),
         **dict.fromkeys(("suffix", "template"), ("",)),
     }
+    MOST_VALUES: ClassVar[int] = CHAT_VALUES
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         "context": "send the messages again to /api/chat",
         "images": NO_IMAGES,

@@ -17,6 +17,7 @@ from headway.hosting.streaming import ServedStream
 from headway.models.chat.answer_reader import AnswerReading
 from headway.models.chat.chats import ChatPrompt
 from headway.server.auth.access import Access
+from headway.server.bodies.json_body import CHAT_VALUES
 from headway.server.bodies.neutral import Neutral
 from headway.server.families.openai.answers import ChatCompletion, UsageCount
 from headway.server.families.openai.chat_messages import checked_messages
@@ -41,6 +42,7 @@ _UNSUPPORTED = ("audio", "prediction", "web_search_options", "chat_template")
 
 
 class ChatRequest(GenerationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    MOST_VALUES: ClassVar[int] = CHAT_VALUES
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         **GenerationRequest.UNSUPPORTED,
         **dict.fromkeys(_UNSUPPORTED, ""),

@@ -1,15 +1,14 @@
 """The messages of a chat, as OpenAI's routes take them."""
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.server.bodies.neutral import check_fields, is_neutral, text_at
+from headway.server.bodies.neutral import check_count, check_fields, is_neutral, text_at
 from headway.server.families.openai.generation_request import MESSAGE, PART
 
-_MOST_MESSAGES = 4096
 _ROLES = {
     "developer": "system",
     "system": "system",
@@ -32,11 +31,6 @@ def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         raise InvalidInput("messages: at least one is expected")
     check_count(messages)
     return [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
-
-
-def check_count(messages: Sized, name: str = "messages") -> None:
-    if len(messages) > _MOST_MESSAGES:
-        raise InvalidInput(f"{name}: {len(messages)}; at most {_MOST_MESSAGES} are allowed")
 
 
 def _checked(message: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -104,6 +98,7 @@ def _text(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list):
         raise InvalidInput(f"{where}: a text, a list of parts, or null is expected")
+    check_count(content, where)
     return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
 
 

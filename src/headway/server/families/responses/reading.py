@@ -7,9 +7,17 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.server.bodies.neutral import Neutral, check_fields, is_neutral, text_at, texts_in
+from headway.server.bodies.json_body import CHAT_VALUES
+from headway.server.bodies.neutral import (
+    Neutral,
+    check_count,
+    check_fields,
+    is_neutral,
+    text_at,
+    texts_in,
+)
 from headway.server.families.openai.chat import ChatRequest, Effort
-from headway.server.families.openai.chat_messages import call_arguments, check_count
+from headway.server.families.openai.chat_messages import call_arguments
 
 # Of a chat's fields, in errors: theirs.
 FIELDS = {
@@ -52,6 +60,7 @@ _SKIPPED_IN_THOUGHT = ("type", "id", "status", "encrypted_content", "summary", "
 
 
 class ResponsesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    MOST_VALUES: ClassVar[int] = CHAT_VALUES
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("context_management", "moderation", "prompt", "top_logprobs"), ""),
         **dict.fromkeys(("conversation", "previous_response_id"), _STATELESS),
