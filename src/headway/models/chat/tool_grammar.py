@@ -72,7 +72,7 @@ def _sections(convention: Convention, *, is_free: bool, is_many: bool) -> str:
         return "(section | NO_CALL)" if is_free else "section"
     if is_free:
         return "(text_then section)* TEXT" if is_repeated else "(TEXT | text_then section)"
-    again = " (SPACES opens section)*" if is_repeated else ""
+    again = " (SPACES opens section)* SPACES" if is_repeated else ""
     return f"opens section{again}"
 
 
