@@ -4,8 +4,6 @@ Activations are in 8 bits, too, one scale for each token: half the bytes to read
 arithmetic. (With activations as they are, unpacking the weights took longer than reading them.)
 """
 
-from typing import Protocol
-
 import torch
 import triton
 import triton.language as tl
@@ -143,10 +141,6 @@ def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     warps = 8 if block >= 4096 else 4
     _quantise_rows[(rows,)](x, out, scales, columns, LARGEST=_LARGEST, BLOCK=block, num_warps=warps)
     return out, scales
-
-
-class Projection(Protocol):
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
 class RowScaled:
