@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import headway
-from headway.runtime.calling.blocked_loop import Holding
+from headway.runtime.calling.blocked_loop import BlockedLoopWatch
 
 
 class Blocking(headway.Model[int, int]):
@@ -36,8 +36,8 @@ async def test_a_model_that_blocks_the_event_loop_is_named_once(
 
 async def test_a_model_that_waits_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
     ticks = itertools.count()
-    holding = Holding("waiting", lambda: next(ticks) * 0.01)
-    assert await holding.watched(Waiting().predict([1])) == [1]
+    watch = BlockedLoopWatch("waiting", lambda: next(ticks) * 0.01)
+    assert await watch.watched(Waiting().predict([1])) == [1]
     assert not caplog.messages
 
 
@@ -56,7 +56,7 @@ async def test_a_cancellation_and_an_error_reach_the_model() -> None:
         raise ValueError("no")
 
     async def watched(work: object) -> None:
-        await Holding("m").watched(work)  # type: ignore[arg-type]
+        await BlockedLoopWatch("m").watched(work)  # type: ignore[arg-type]
 
     task = asyncio.create_task(watched(waits()))
     await asyncio.sleep(1)

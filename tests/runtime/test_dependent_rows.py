@@ -79,7 +79,7 @@ async def test_a_model_whose_rows_depend_on_each_other_runs_each_request_alone(
         found = await answers(batcher, values)
     for value, answer in zip(values, found, strict=True):
         numpy.testing.assert_allclose(answer["y"], function(value["x"]), rtol=1e-5, atol=1e-6)
-    assert "odd: its rows depend on each other: in company a row has another y" in caplog.text
+    assert "odd: its rows depend on each other: in a batch a row has another y" in caplog.text
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)

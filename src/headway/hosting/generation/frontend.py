@@ -183,16 +183,16 @@ class Front:
     def deliver(self, plain: PlainTokens, outputs: Sequence[SequenceOutput]) -> None:
         """Deliver a step's outputs, in the event loop."""
         now = time.monotonic()
-        company = len(plain.tokens)
+        step_size = len(plain.tokens)
         if outputs:
-            company += sum(each.token is not None for each in outputs)
-        self._recorder.step(company, now)
+            step_size += sum(each.token is not None for each in outputs)
+        self._recorder.step(step_size, now)
         news: list[StreamCall] = []  # those with something new for their readers
-        self._write(plain, company, now, news)
+        self._write(plain, step_size, now, news)
         for output in outputs:
             answer = self._answers.get(output.sequence)
             if answer is not None:
-                self._take(answer, output, company, now, news)
+                self._take(answer, output, step_size, now, news)
             elif self._left:
                 self._settle_left(output)
         wake_all(news)
@@ -200,7 +200,9 @@ class Front:
             if call in self._requests:  # failed, or its reader is too slow
                 self._withdraw(call)
 
-    def _write(self, plain: PlainTokens, company: int, now: float, news: list[StreamCall]) -> None:
+    def _write(
+        self, plain: PlainTokens, step_size: int, now: float, news: list[StreamCall]
+    ) -> None:
         """The hot path: all tokens but an answer's first and last."""
         answers = self._answers
         gaps: dict[float, int] = {}  # how many tokens came, by the time of the token before
@@ -211,13 +213,13 @@ class Front:
             since = answer.since
             text = answer.detokenizer.known.get(token)
             if since is None or not text:  # its first; or its text needs more than a look
-                self._take(answer, SequenceOutput(sequence, token), company, now, news)
+                self._take(answer, SequenceOutput(sequence, token), step_size, now, news)
                 continue
             gaps[since] = gaps.get(since, 0) + 1
             answer.since = now
             answer.tokens += 1  # as `_count` has it, without a call for every token
             if answer.batches is not None:
-                answer.batches.append(company)
+                answer.batches.append(step_size)
             call = answer.call
             if not call.has_ended:
                 piece = _new_piece((answer.index, text, token, None, None, None, None, None))
@@ -230,14 +232,14 @@ class Front:
         self,
         answer: "_Answer",
         output: SequenceOutput,
-        company: int,
+        step_size: int,
         now: float,
         news: list[StreamCall],
     ) -> None:
         """Handle any output of an answer."""
         entry: AnswerPiece | HeadwayError | None
         try:
-            entry = answer.take(output, company, now, self._recorder)
+            entry = answer.take(output, step_size, now, self._recorder)
         except Exception as failure:  # noqa: BLE001  one answer's, not the step's
             entry = self._failed(answer, failure)
         if answer.is_to_cancel:
@@ -370,7 +372,7 @@ class _Answer:
         self.is_to_cancel = False
 
     def take(
-        self, output: SequenceOutput, company: int, now: float, recorder: GenerationRecorder
+        self, output: SequenceOutput, step_size: int, now: float, recorder: GenerationRecorder
     ) -> AnswerPiece | None:
         """The piece that the caller sees. Raises the error that ended the answer."""
         self.note_computed(output)
@@ -382,8 +384,8 @@ class _Answer:
         if token is not None and not self.detokenizer.is_stopped:
             self._record(now, recorder)
             if finished is None:
-                return self._middle(token, company, output.logprobs)
-            self._count(company)
+                return self._middle(token, step_size, output.logprobs)
+            self._count(step_size)
         if finished is None:
             return None  # a stop string was found while this token was computed
         return self._last(token, output.logprobs, finished, now, recorder)
@@ -424,14 +426,14 @@ class _Answer:
             recorder.first_token.add(now - self._arrived_at)
         self.since = now
 
-    def _count(self, company: int) -> None:
+    def _count(self, step_size: int) -> None:
         self.tokens += 1
         if self.batches is not None:
-            self.batches.append(company)
+            self.batches.append(step_size)
 
-    def _middle(self, token: int, company: int, logprobs: Any) -> AnswerPiece | None:
+    def _middle(self, token: int, step_size: int, logprobs: Any) -> AnswerPiece | None:
         """A token that is not the last."""
-        self._count(company)
+        self._count(step_size)
         text = self.detokenizer.step(token)
         if self.detokenizer.is_stopped:
             self.is_to_cancel = True

@@ -72,8 +72,8 @@ class Calibration:
             self._maker.policy = policy
             self._decider.adopt(Scheduler(policy))
         if isinstance(self._maker.runner, TensorRunner):
-            company = self._maker.runner.company
-            company.max_rows, company.row_counts = policy.max_batch_size, policy.batch_sizes
+            dependence = self._maker.runner.row_dependence
+            dependence.max_rows, dependence.row_counts = policy.max_batch_size, policy.batch_sizes
 
     async def try_out(self, dependent_rows: DependentRows) -> None:
         """Find out, before there are callers, whether the model's rows depend on each other, and
@@ -89,27 +89,27 @@ class Calibration:
             policy.max_batch_size,
         )
         is_tried = runner.may_rerun and dependent_rows != "batch" and policy.max_batch_size > 1
-        if is_tried and await self._try_company(trial, runner, dependent_rows):
+        if is_tried and await self._try_row_dependence(trial, runner, dependent_rows):
             return
         runner.varying.pad_sizes = policy.pad_sizes
         if runner.varying.candidates:
             await trial.padding()
 
-    async def _try_company(
+    async def _try_row_dependence(
         self, trial: Trial, runner: TensorRunner, dependent_rows: DependentRows
     ) -> bool:
         """Find out whether the model's rows depend on each other."""
-        policy, company = self._maker.policy, runner.company
-        company.max_rows, company.row_counts = policy.max_batch_size, policy.batch_sizes
-        company.revoked = self._tell_alone
-        outputs = await trial.company() if runner.knows_inputs else None
+        policy, dependence = self._maker.policy, runner.row_dependence
+        dependence.max_rows, dependence.row_counts = policy.max_batch_size, policy.batch_sizes
+        dependence.revoked = self._tell_alone
+        outputs = await trial.dependent_outputs() if runner.knows_inputs else None
         if outputs is None:
-            company.watch()
+            dependence.watch()
             return False
         if outputs and dependent_rows == "refuse":
             raise ConfigError(f"{self._name}: {_dependent(outputs)}", field="dependent_rows")
         if outputs:
-            company.revoke(outputs)
+            dependence.revoke(outputs)
             with self._decider.shell.lock:
                 policy = dataclasses.replace(policy, max_batch_size=1, batch_sizes=())
                 self._maker.policy = policy
@@ -127,4 +127,4 @@ class Calibration:
 
 
 def _dependent(outputs: Sequence[str]) -> str:
-    return f"its rows depend on each other: in company a row has another {', '.join(outputs)}"
+    return f"its rows depend on each other: in a batch a row has another {', '.join(outputs)}"

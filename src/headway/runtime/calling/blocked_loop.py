@@ -13,21 +13,21 @@ MOST_S = 0.1  # between two awaits
 _log = logging.getLogger(__name__)
 
 
-class Holding:
+class BlockedLoopWatch:
     """Watches one model. Logs one warning."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
         self._clock = clock
-        self._is_told = False
+        self._has_warned = False
 
     def watched(self, work: Awaitable[Any]) -> Awaitable[Any]:
-        return work if self._is_told else _stepped(work, self._clock, self._note)
+        return work if self._has_warned else _stepped(work, self._clock, self._note)
 
     def _note(self, held_s: float) -> None:
-        if held_s <= MOST_S or self._is_told:
+        if held_s <= MOST_S or self._has_warned:
             return
-        self._is_told = True
+        self._has_warned = True
         _log.warning(
             "%s held the event loop for %.0f ms: its `async def` blocks, and no other request is "
             "read or answered meanwhile. Write `def`, which runs in a thread, or await what takes "

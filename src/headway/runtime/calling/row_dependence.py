@@ -25,7 +25,7 @@ _SERVING_SLACK = 10.0  # callers' rows have other shapes, alone, and run by othe
 _MOST_LOOKS = 4
 
 
-class Company:
+class RowDependence:
     """The verdict on one model; shared by all of its callers."""
 
     def __init__(self, model: TensorModel) -> None:
@@ -57,7 +57,7 @@ class Company:
             return None
         return list(dict.fromkeys(found))
 
-    def judge_crowd(self, few: Sequence[Arrays], many: Sequence[Arrays]) -> list[str]:
+    def judge_many(self, few: Sequence[Arrays], many: Sequence[Arrays]) -> list[str]:
         """The outputs of the judged rows that differ between many neighbours and few."""
         found = [
             name

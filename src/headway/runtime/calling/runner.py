@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import Tensor, TensorModel, holds_results, overrides
-from headway.runtime.calling.blocked_loop import Holding
+from headway.runtime.calling.blocked_loop import BlockedLoopWatch
 from headway.runtime.calling.ownership import own, own_all, own_outputs, own_results
-from headway.runtime.calling.row_dependence import Company
+from headway.runtime.calling.row_dependence import RowDependence
 from headway.runtime.calling.varying import Varying
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class ModelRunner:
     name: str
     is_async: bool
     may_rerun: bool
-    company: Company | None = None  # do rows depend on each other? None: there are no arrays
-    _holding: Holding
+    row_dependence: RowDependence | None = None  # None: there are no arrays
+    _loop_watch: BlockedLoopWatch
     _is_here: bool = True  # False: sending values to another process copies them
     _predict: Callable[..., Any]
 
@@ -75,7 +75,7 @@ class ModelRunner:
         """In a thread, awaitables are not awaited, but treated as wrong results."""
         results = self._predict(batch)
         if isinstance(results, Awaitable) and asyncio._get_running_loop() is not None:
-            return await self._holding.watched(results)
+            return await self._loop_watch.watched(results)
         return results
 
 
@@ -114,7 +114,7 @@ class ItemRunner(ModelRunner):
         self.may_rerun = may_rerun
         self._writes_inputs = writes_inputs
         self.is_async = is_async
-        self._holding = Holding(name)
+        self._loop_watch = BlockedLoopWatch(name)
         self._predict = predict
 
     def shape(self, value: Value) -> tuple[int, int, Hashable]:
@@ -156,7 +156,7 @@ class TensorRunner(ModelRunner):
         self.name = name
         self.may_rerun = model.rerun
         self.is_async = is_async_function(model.predict)
-        self._holding = Holding(name)
+        self._loop_watch = BlockedLoopWatch(name)
         self._numpy = numpy
         self._predict = model.predict
         self._concatenate: Callable[[list[numpy.ndarray[Any, Any]]], Any] = numpy.concatenate
@@ -164,7 +164,7 @@ class TensorRunner(ModelRunner):
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
         self._outputs = _declared(model)
         self.varying = Varying.of(model)
-        self.company: Company = Company(model)
+        self.row_dependence: RowDependence = RowDependence(model)
         self.checks_inputs = overrides(model, "check_inputs")
         self._check_inputs = model.check_inputs
         self.knows_inputs = bool(self._inputs)
@@ -187,8 +187,8 @@ class TensorRunner(ModelRunner):
         if self.checks_inputs:
             self._check_inputs(value)
         [count] = rows
-        if self.company.is_alone:
-            self.company.check_rows(count)
+        if self.row_dependence.is_alone:
+            self.row_dependence.check_rows(count)
             return 1, sum(array.size for array in value.values()), None
         if self.is_uniform:
             return count, 0, None
@@ -243,7 +243,7 @@ class TensorRunner(ModelRunner):
         }
 
     async def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
-        if self.company.is_alone:
+        if self.row_dependence.is_alone:
             return [self._whole_answer(await self._call(self._own(value))) for value in values]
         outputs = await self._call(self._concatenated(values, padded_rows))
         self._check_outputs(outputs, padded_rows)
@@ -419,7 +419,7 @@ class WholeRunner(TensorRunner):
     def __init__(self, model: TensorModel, *, name: str) -> None:
         super().__init__(model, name=name)
         self.varying = Varying()
-        self.company.is_alone = True
+        self.row_dependence.is_alone = True
         self.is_uniform = False
 
     def shape(self, value: Value) -> tuple[int, int, Hashable]:

@@ -17,7 +17,7 @@ from headway.errors import HeadwayError, ModelFailed
 from headway.runtime.calling.faults import WorkerLost, is_stopped, name_of, running_task, text_of
 from headway.runtime.calling.nesting import Chain, enter, leave
 from headway.runtime.calling.ownership import own_all
-from headway.runtime.calling.row_dependence import Company
+from headway.runtime.calling.row_dependence import RowDependence
 from headway.runtime.calling.runner import BrokenContract, ModelRunner
 from headway.runtime.driving.calls import Answerable
 from headway.runtime.driving.streams import StepQueue, StreamCall
@@ -157,27 +157,27 @@ class PredictJob(BatchJob):
         values = [call.value for call in self.calls]
         self.results = await self.runner.predict(values, self.batch.padded_rows)
         self.model_s = self.clock() - started
-        company = self.runner.company
-        if company is not None and company.is_watched and self.max_reruns and len(values) > 1:
-            await self._look_at(company, values)
+        dependence = self.runner.row_dependence
+        if dependence is not None and dependence.is_watched and self.max_reruns and len(values) > 1:
+            await self._look_at(dependence, values)
 
     async def _rerun(self, call: tuple[list[Any], int], group: Sequence[int]) -> list[Any]:
         return await self.runner.predict(*call)
 
-    async def _look_at(self, company: Company, values: list[Any]) -> None:
+    async def _look_at(self, dependence: RowDependence, values: list[Any]) -> None:
         """Run one request alone: if its answer changes, the rows of this model depend on each
         other, and every request runs alone from now on."""
-        place = company.look(len(values))
+        place = dependence.look(len(values))
         try:
             alone = await self._alone(values[place])
-            differ = company.differing(alone, self.results[place])
-            if not differ or company.differing(alone, await self._alone(values[place])):
+            differ = dependence.differing(alone, self.results[place])
+            if not differ or dependence.differing(alone, await self._alone(values[place])):
                 return  # the same answer, or a model that never repeats its answers
         except WorkerLost:
             raise
         except Exception:  # noqa: BLE001  if it fails alone, nothing is known about its neighbours
             return
-        company.revoke(differ)
+        dependence.revoke(differ)
         self.results = await self.runner.predict(values, self.batch.padded_rows)
 
     async def _alone(self, value: Any) -> Any:

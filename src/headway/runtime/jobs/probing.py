@@ -17,7 +17,7 @@ from headway.runtime.calling.varying import LONG, SHORT
 from headway.runtime.jobs.jobs import Job
 from headway.runtime.jobs.rerunning import model_failed
 
-_CROWD = 32  # rows
+_MANY = 32  # rows
 
 
 class ProbeWatcher:
@@ -137,9 +137,9 @@ class Trial:
         self._batch_sizes = batch_sizes
         self._max_rows = max_rows
 
-    async def company(self) -> Sequence[str] | None:
+    async def dependent_outputs(self) -> Sequence[str] | None:
         """The outputs of a row that change with its neighbours; None: it could not be tried."""
-        company, rows = self._runner.company, self._runner.company.samples.row
+        dependence, rows = self._runner.row_dependence, self._runner.row_dependence.samples.row
         for attempt in ATTEMPTS:
             judged = [rows(content, attempt) for content in JUDGED]
             try:
@@ -150,32 +150,34 @@ class Trial:
                 together = [
                     await self._beside(judged, rows(content, attempt)) for content in NEIGHBOURS
                 ]
-                found = company.judge(apart, together)
-                if found and not company.is_steady(
+                found = dependence.judge(apart, together)
+                if found and not dependence.is_steady(
                     together[-1], await self._beside(judged, rows(NEIGHBOURS[-1], attempt))
                 ):
                     return None  # the model never repeats its answers
             except ModelFailed as error:  # the model takes only one row, or few, at a time
                 return None if is_out_of_memory(error) else sorted(apart[0])
             if found == []:
-                found = await self._crowded(judged, rows(NEIGHBOURS[0], attempt), together[0])
+                found = await self._changed_among_many(
+                    judged, rows(NEIGHBOURS[0], attempt), together[0]
+                )
             return found
         return None
 
-    async def _crowded(
+    async def _changed_among_many(
         self, judged: Sequence[Any], neighbour: Any, few: Sequence[Any]
     ) -> list[str]:
         """The outputs that change in a batch of many rows: some networks have limited room for
         rows of one kind."""
         first, last = judged
-        crowd = [neighbour] * (min(self._max_rows, _CROWD) - 2)
-        if len(crowd) < 2:
+        others = [neighbour] * (min(self._max_rows, _MANY) - 2)
+        if len(others) < 2:
             return []
         try:
-            answers = await self._together([first, *crowd, last])
+            answers = await self._together([first, *others, last])
         except ModelFailed:  # the rows do not fit: the warm-up finds the limit
             return []
-        return self._runner.company.judge_crowd(few, [answers[0], answers[-1]])
+        return self._runner.row_dependence.judge_many(few, [answers[0], answers[-1]])
 
     async def _beside(self, judged: Sequence[Any], neighbour: Any) -> list[Any]:
         """The answers of both rows beside the neighbour: all three in one batch if they fit."""
