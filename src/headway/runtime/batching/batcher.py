@@ -62,9 +62,7 @@ Target: TypeAlias = (
     | TensorModel
     | type[TensorModel]
 )
-_GRACE_S = (
-    0.001  # past a deadline: the scheduler refuses items that are still queued, with the reason
-)
+_GRACE_S = 0.001  # past a deadline: the scheduler refuses items that are still queued itself
 
 
 def _takes_options(

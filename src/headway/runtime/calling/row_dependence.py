@@ -33,9 +33,7 @@ class RowDependence:
         self.is_alone = False  # one request a run, with all its rows
         self.max_rows: int | None = None  # of one request, if it runs alone …
         self.row_counts: Sequence[int] = ()  # … and the only numbers there may be
-        self.revoked: Callable[[Sequence[str]], object] = (
-            tuple  # called with the outputs that changed
-        )
+        self.revoked: Callable[[Sequence[str]], object] = tuple  # gets the outputs that changed
         self._looks_left = 0
 
     # ---- before traffic

@@ -127,9 +127,7 @@ class SilenceWatch:
         assert self._limit_s is not None
         self._timer = None
         now = time.monotonic()
-        if (
-            now > self._due_at + _STOPPED_S
-        ):  # this process was stopped, so the engine may have been, too
+        if now > self._due_at + _STOPPED_S:  # this process was stopped; perhaps the engine, too
             self._heard_at = now
         left = self._heard_at + self._limit_s - now
         if left > 0:

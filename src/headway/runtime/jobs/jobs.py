@@ -69,18 +69,14 @@ class BatchJob:
     max_reruns: int
     results: list[Any] = field(default_factory=list, init=False)  # an Exception: an item's error
     ran_s: float = field(default=0.0, init=False)
-    model_s: float | None = field(
-        default=None, init=False
-    )  # how long the model ran, if nothing was run again
+    model_s: float | None = field(default=None, init=False)  # its one run; None: several
     work_s: float = field(default=0.0, init=False)  # the least time that its rows can take
     active_at: float = field(default=0.0, init=False)  # of a stream: its latest step
     finished_at: float = field(default=0.0, init=False)
     reruns: int = field(default=0, init=False)
     lost: WorkerLost | None = field(default=None, init=False)  # no call of it has been answered
     ran_out_of_memory: bool = field(default=False, init=False)
-    misfit: Misfit | None = field(
-        default=None, init=False
-    )  # of rows that did not fit, if no single item is to blame
+    misfit: Misfit | None = field(default=None, init=False)  # too many rows; not one item's fault
     cancel: BatchCancel | None = field(default=None, init=False)  # if its model takes one
     owner: object = field(default=None, init=False)  # the same for all batches of a model
     chain: Chain = field(default=(), init=False)  # the batches that wait for this one
