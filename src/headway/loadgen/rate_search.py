@@ -20,6 +20,7 @@ _SLOPES = np.geomspace(0.2, 30.0, 11)  # the limit is neared by so much, per sha
 _NOISES = (0.01, 0.03, 0.1, 0.3)  # how much two probes at one rate differ
 _BENDS = (0.7, 0.15)  # how far above a line and below it a strain may be, of the line's own
 _DISTURBED, _NO_ROOM = 0.2, 0.9  # shares of probes that were held up: usually, and without room
+_ROUGHLY = 3  # times the precision
 _STALLED = 0.25  # of the disturbed probes, those in which more and more waited
 
 
@@ -95,6 +96,7 @@ class RateSearch:
         self._highest_failed = 0.0
         self._step = _STEP
         self._late = 0
+        self._begun_at = 0.0
         self.held_rps: float | None = None  # the highest that passed a long run
 
     def measured(self, ask: Ask, strain: float, *, has_room: bool) -> None:
@@ -108,6 +110,7 @@ class RateSearch:
 
     def next(self, now: float) -> Ask | Ended:
         if not self._tried:
+            self._begun_at = now
             return Ask(self._first_rps)
         low, rate, high = self._belief.shares(0.16, 0.5, 0.84)
         chance = (high / low - 1) / 2
@@ -118,7 +121,9 @@ class RateSearch:
             return Ended("time")
         margin = self._precision / 3
         if now <= self._narrow_by:
-            if chance > self._precision:
+            # A noisy machine may never let it be known well: half of the time is for trying.
+            is_trying = now <= self._begun_at + (self._narrow_by - self._begun_at) / 2
+            if chance > self._precision * (1 if is_trying else _ROUGHLY):
                 return self._within_reach(rate)
             if self._highest_failed < rate:  # what fails belongs to the answer
                 return self._within_reach(max(high, rate * (1 + self._precision)))

@@ -98,10 +98,8 @@ def test_the_rate_is_found_from_wherever_the_search_begins(text: str, first: flo
     assert found.failed_rps is not None
     assert found.failed_rps > found.rate_rps
     assert f"{found.rate_rps:.4g}/s is the highest rate" in found.told()
-    last = found.probes[-1]
-    assert last.rate_rps == found.rate_rps
-    assert last.summary.seconds > 25
-    assert objective.strain(last.summary) <= 0
+    held = [each for each in found.probes if each.rate_rps == found.rate_rps]
+    assert any(each.summary.seconds > 25 and objective.strain(each.summary) <= 0 for each in held)
 
 
 @pytest.mark.parametrize("stalled", [0.0, 0.25])
