@@ -118,7 +118,7 @@ def draw_figures() -> None:
     embed, rank = (f"{HERE / 'served.py'}:{name}" for name in ("Embed", "Rank"))
     try:
         with served(HERE, "headway.toml") as server:
-            load = ("--model", "rank", "--data", '"word"', "--rate", "100:1300:100")
+            load = ("--model", "rank", "--data", '"word"', "--rate", "150:1350:150")
             headway("bench", server.url, *load, "--seconds", "4", name="bench")
         headway("profile", embed, "--samples", str(samples), name="profile")
         headway("tune", rank, "--rate", "500", "--max-batch-size", "32", name="tune")

@@ -10,7 +10,7 @@ import numpy as np
 
 from headway.core.costs import CostTable
 from headway.lab.columns import aligned
-from headway.lab.report import new_figure, save
+from headway.lab.report import new_figure, save, use_plain_decades
 
 _PAYS = 1.05  # times the rows a second that a larger batch must give
 
@@ -116,8 +116,9 @@ def draw(table: CostTable, path: Path, *, title: str) -> None:
         rates.axvline(best_rows(table, column), color=line.get_color(), linewidth=0.6, ls="--")
     for axes in (times, rates):
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("rows in a batch")
-    times.set_yscale("log")
+    use_plain_decades(times, "y")
     times.set_ylabel("ms")
     rates.set_ylabel("rows a second (dashed: the best size)")
     if table.sizes:

@@ -242,7 +242,7 @@ def plot_loads(results: Sequence[Result], path: Path, *, title: str) -> None:
             )
         _mark_slo(axes, results, is_vertical=False)
         axes.set(title=f"{name} latency", xlabel="load (share of capacity)", ylabel="ms")
-        _use_plain_decades(axes, "y")
+        use_plain_decades(axes, "y")
         axes.set_xlim(left=0)
     _legend(mean)
     save(figure, path, title)
@@ -280,7 +280,7 @@ def _draw_distribution(axes: "Axes", results: Sequence[Result]) -> None:
         axes.plot(result.outcome.percentile_s(99) * 1e3, 99, "o", color=style["color"], ms=5)
     _mark_slo(axes, results, is_vertical=True)
     axes.set(title="latency (dots: p99)", xlabel="ms", ylabel="% answered within", ylim=(0, 101))
-    _use_plain_decades(axes, "x")
+    use_plain_decades(axes, "x")
     _legend(axes)
 
 
@@ -349,7 +349,7 @@ def _legend(axes: "Axes") -> None:
     axes.legend(frameon=False)
 
 
-def _use_plain_decades(axes: "Axes", name: Literal["x", "y"]) -> None:
+def use_plain_decades(axes: "Axes", name: Literal["x", "y"]) -> None:
     """A logarithmic axis that says 20, not 2 × 10¹."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.policy import Firing
-from headway.lab.report import new_figure, save
+from headway.lab.report import new_figure, save, use_plain_decades
 from headway.lab.simulate import Outcome, Scenario, simulate
 
 _WINDOWS_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -132,7 +132,8 @@ def draw(
         at = [setting.max_batch_size], [p99_s * 1e3]
         axes.plot(*at, marker, color="black", markersize=10, label=f"{name}, measured: {setting}")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    use_plain_decades(axes, "y")
     axes.set_xlabel("max_batch_size")
     axes.set_ylabel("p99, ms, simulated")
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))

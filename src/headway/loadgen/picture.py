@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.lab.report import new_figure, save
+from headway.lab.report import new_figure, save, use_plain_decades
 from headway.loadgen.report import Point
 
 
@@ -31,7 +31,7 @@ def draw(points: Sequence[Point], path: Path, *, title: str) -> None:
         times.fill_between(
             loads, low, high, where=shown.tolist(), color=line.get_color(), alpha=0.15, linewidth=0
         )
-    times.set_yscale("log")
+    use_plain_decades(times, "y")
     times.set_ylabel("ms, from when a request was due (95 %)")
     times.legend(frameon=False)
     answers.plot(loads, [each.summary.answered_rps for each in ordered], marker="o", markersize=3)
