@@ -196,6 +196,30 @@ def test_a_reader_that_never_reads_is_cut_off(
     wait_until(lambda: used(served) == 0)
 
 
+def test_a_reader_that_pauses_gets_every_token_in_its_order(served: Serving) -> None:
+    body = {**CHAT, "max_tokens": 240, "n": 12}
+    whole = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=MOST_S).json()
+    body |= {"logprobs": True, "top_logprobs": 20}  # megabytes: the sockets' buffers are full
+    sent = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((host, int(port)))
+        head = f"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: {len(sent)}\r\n\r\n"
+        client.sendall(head.encode() + sent)
+        client.recv(1)
+        wait_until(lambda: used(served) == 0)  # all is computed, and most of it waits
+        with client.makefile("rb") as file:
+            lines = [line[6:] for line in file if line.startswith(b"data: ")]
+    assert lines.pop() == b"[DONE]\n"
+    *events, last = map(json.loads, lines)
+    texts = [""] * 12
+    for choice in (each["choices"][0] for each in events):
+        texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == [each["message"]["content"] for each in whole["choices"]]
+    assert last["usage"]["completion_tokens"] == 12 * 240
+
+
 def test_draining_lets_streams_end(folder: Path) -> None:
     body = {**CHAT, "max_tokens": 200, "stream": True}
     with serving(folder) as own:
