@@ -273,7 +273,7 @@ class _Reading:
         try:
             while not stream.is_at_end():
                 come = stream.take()
-                for _, text, token, logprobs, reason, finished, _, _ in come:
+                for _, text, token, logprobs, reason, finished, *_ in come:
                     tokens = () if token is None else (token,)
                     shown = () if logprobs is None else (logprobs,)
                     self.finished = finished

@@ -256,7 +256,7 @@ async def test_callers_are_told_whatever_the_engine_dies_of(
 
 
 async def test_what_cannot_be_loaded_is_told_to_whoever_starts_it(tmp_path: Path) -> None:
-    with pytest.raises(headway.ConfigError, match=r"tokenizer\.json"):
+    with pytest.raises(headway.ConfigError, match=r"config\.json"):
         async with headway.Generator(str(tmp_path)):
             pass
 

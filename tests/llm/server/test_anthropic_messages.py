@@ -73,6 +73,22 @@ def test_a_stream_has_its_events_in_their_order(http: httpx.Client) -> None:
     assert events[-2]["usage"]["output_tokens"] == 12
 
 
+def test_the_tokens_of_the_prompt_are_told_alike_at_both_ends_of_a_stream(
+    http: httpx.Client,
+) -> None:
+    """What came from the cache is known with the first token."""
+    messages = [{"role": "user", "content": "a longer prompt, of several blocks " * 4}]
+    found = []
+    for _ in range(2):
+        sent = {**ASKED, "messages": messages, "stream": True}
+        first, *_, last, _ = events_of(http.post("/v1/messages", json=sent).text)
+        begun, ended = first["message"]["usage"], last["usage"]
+        assert begun | {"output_tokens": 12} == ended
+        found.append((ended["input_tokens"], ended["cache_read_input_tokens"]))
+    assert sum(found[0]) == sum(found[1])
+    assert found[1][1] >= 100
+
+
 def test_a_stop_sequence_is_named(http: httpx.Client) -> None:
     text = openai_text(http)
     stops = ["never there", text[4:7]]

@@ -222,7 +222,8 @@ class Front:
                 answer.batches.append(step_size)
             call = answer.call
             if not call.has_ended:
-                piece = _new_piece((answer.index, text, token, None, None, None, None, None))
+                own = (answer.index, text, token, None, None, None, None, None, answer.cached)
+                piece = _new_piece(own)
                 call.put_chunk(piece)
                 news.append(call)
         for since, count in gaps.items():
@@ -339,7 +340,7 @@ class _Answer:
     __slots__ = (
         *("_arrived_at", "_first_at", "_is_begun", "_prompt_tokens"),
         *("_shows_empty", "_shows_end_token"),
-        *("adapter", "batches", "call", "choice", "detokenizer", "index"),
+        *("adapter", "batches", "cached", "call", "choice", "detokenizer", "index"),
         *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
 
@@ -365,7 +366,7 @@ class _Answer:
         self._shows_empty, self._shows_end_token = asked.shows_empty, asked.shows_end
         self.since: float | None = None  # when its last token came; None: before, and after a stop
         self.batches: list[int] | None = [] if explains else None  # of each step: its tokens
-        self.tokens = 0
+        self.tokens = self.cached = 0  # generated; of its prompt, in the cache
         self.reservation: _Reservation | None = None
         self._is_begun = False  # some of its prompt was computed
         self.is_over = False
@@ -376,6 +377,8 @@ class _Answer:
     ) -> AnswerPiece | None:
         """The piece that the caller sees. Raises the error that ended the answer."""
         self.note_computed(output)
+        if self.since is None:  # not of a later computation, after it was preempted
+            self.cached = self.cached or output.cached
         if output.error is not None:
             self.is_over = True
             recorder.finished(output.error.code)
@@ -439,7 +442,7 @@ class _Answer:
             self.is_to_cancel = True
         if not text and logprobs is None and not self._shows_empty:
             return None
-        return AnswerPiece(self.index, text, token, logprobs)
+        return AnswerPiece(self.index, text, token, logprobs, cached=self.cached)
 
     def _last(
         self,
@@ -473,7 +476,9 @@ class _Answer:
         if not has_text and not (is_end_token and self._shows_end_token):
             token = logprobs = None
         stop = detokenizer.stopped_by
-        return AnswerPiece(self.index, text, token, logprobs, reason, finished, met, stop)
+        return AnswerPiece(
+            self.index, text, token, logprobs, reason, finished, met, stop, self.cached
+        )
 
     def _met(self, finished: Finished, batches: list[int], now: float) -> GenerationTimes:
         return GenerationTimes(

@@ -36,3 +36,4 @@ class AnswerPiece(NamedTuple):
     finished: Finished | None = None
     met: GenerationTimes | None = None  # of the last piece, if the caller asked for it
     stopped_by: str | None = None  # of the last piece: the stop string that ended the answer
+    cached: int = 0  # of its prompt: tokens that were in the cache

@@ -90,6 +90,7 @@ class SequenceOutput(NamedTuple):
     logprobs: Any = None
     finished: Finished | None = None
     error: HeadwayError | None = None
+    cached: int = 0  # of its prompt, as the first token is told: tokens that were in the cache
 
 
 class PlainTokens(NamedTuple):
@@ -103,8 +104,9 @@ def parted(outputs: Sequence[SequenceOutput]) -> tuple[PlainTokens, list[Sequenc
     """Outputs that are only a token, and all others."""
     plain, others = PlainTokens([], []), []
     for output in outputs:
-        sequence, token, logprobs, finished, error = output
-        if token is None or logprobs is not None or finished is not None or error is not None:
+        sequence, token, logprobs, finished, error, cached = output
+        is_more = logprobs is not None or finished is not None or error is not None or cached
+        if token is None or is_more:
             others.append(output)
         else:
             plain.sequences.append(sequence)
@@ -188,6 +190,7 @@ class EngineLoop:
         self._inbox = inbox
         self._send = report
         self.unfinished: set[int] = set()
+        self._cached: dict[int, int] = {}  # by sequence, until its first token: see SequenceOutput
         self._adapters = LoadedAdapters(
             lambda: engine.adapters,
             self._scheduler,
@@ -322,6 +325,9 @@ class EngineLoop:
         return outputs
 
     def _begin(self, step: Step) -> list[SequenceOutput]:
+        for each in step.prefill:
+            if each.is_first and each.position:
+                self._cached[each.sequence] = each.position
         began = time.monotonic()
         self._under_way.append((step, began, self._engine.start(step)))
         if len(self._under_way) == 1:
@@ -347,20 +353,23 @@ class EngineLoop:
             if sequence not in self.unfinished:
                 continue  # it ended while the step ran
             finished = ended.get(sequence)
+            cached = self._cached.pop(sequence, 0) if self._cached else 0
             if finished is not None:
                 self._end(finished)
-            outputs.append(SequenceOutput(sequence, token, logprobs, finished))
+            outputs.append(SequenceOutput(sequence, token, logprobs, finished, None, cached))
         return outputs
 
     def _break(self, sequence: int, why: str) -> SequenceOutput:
         """End a sequence that has no next token; other sequences go on."""
         self._scheduler.cancel(sequence)
+        self._cached.pop(sequence, None)
         self._adapters.left(sequence)
         self.unfinished.discard(sequence)
         self._engine.drop(sequence)
         return SequenceOutput(sequence, error=ModelFailed(why))
 
     def _end(self, finished: Finished) -> SequenceOutput:
+        self._cached.pop(finished.sequence, None)
         self._adapters.left(finished.sequence)
         self.unfinished.discard(finished.sequence)
         self._engine.drop(finished.sequence)
@@ -371,6 +380,7 @@ class EngineLoop:
         memory ran out, all are."""
         _log.error("a step failed", exc_info=error)
         self._under_way.clear()
+        self._cached.clear()
         self._scheduler.reset()
         if is_out_of_memory(error):
             release_memory(error)

@@ -32,9 +32,9 @@ class PackedReport(NamedTuple):
 def packed(report: Report) -> tuple[Any, ...]:
     plain, outputs = parted(report.outputs)
     others = []
-    for sequence, token, logprobs, finished, error in outputs:
+    for sequence, token, logprobs, finished, error, cached in outputs:
         failure = failure_of(error) if error is not None else None
-        others.append((sequence, token, logprobs, finished, failure))
+        others.append((sequence, token, logprobs, finished, failure, cached))
     returned = report.returned
     if returned is not None and isinstance(returned[1], BaseException):
         returned = (returned[0], failure_of(returned[1]))
@@ -42,9 +42,9 @@ def packed(report: Report) -> tuple[Any, ...]:
 
 
 def others_of(step: PackedReport) -> Iterator[SequenceOutput]:
-    for sequence, token, logprobs, finished, failure in step.others:
+    for sequence, token, logprobs, finished, failure, cached in step.others:
         error = None if failure is None else _error_of(failure)
-        yield SequenceOutput(sequence, token, logprobs, finished, error)
+        yield SequenceOutput(sequence, token, logprobs, finished, error, cached)
 
 
 def result_of(returned: Any) -> Any:

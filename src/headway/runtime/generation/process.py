@@ -312,7 +312,7 @@ class EngineProcess:
 
     def _others(self, step: PackedReport, outputs: list[SequenceOutput]) -> list[SequenceMoves]:
         changes = []
-        for number, token, logprobs, finished, error in others_of(step):
+        for number, token, logprobs, finished, error, cached in others_of(step):
             entry = self._sent.get(number)
             if entry is None:
                 continue  # recalled, or of an engine that was lost
@@ -322,7 +322,7 @@ class EngineProcess:
             if finished is not None or error is not None:
                 changes.append(self._forget(entry))
             own = None if finished is None else finished._replace(sequence=sequence)
-            outputs.append(SequenceOutput(sequence, token, logprobs, own, error))
+            outputs.append(SequenceOutput(sequence, token, logprobs, own, error, cached))
         return changes
 
     def _forget(self, entry: "_Entry") -> SequenceMoves:

@@ -83,7 +83,7 @@ class MessageWriter(Writer):
         self._is_begun = False
 
     def piece(self, piece: AnswerPiece) -> bytes:
-        written = b"" if self._is_begun else self._start()
+        written = b"" if self._is_begun else self._start(piece)
         for event in self._blocks.read(piece):
             written += self._event_of(event)
         if piece.finish_reason is not None:
@@ -91,8 +91,9 @@ class MessageWriter(Writer):
             self._last = piece
         return written
 
-    def _start(self) -> bytes:
+    def _start(self, piece: AnswerPiece) -> bytes:
         self._is_begun = True
+        self._usage.count(piece)  # what was cached is told at once, and again at the end
         return named_event("message_start", message=self._message([], None)) + named_event("ping")
 
     def tail(self) -> bytes:

@@ -141,6 +141,8 @@ class UsageCount:
 
     def count(self, piece: AnswerPiece) -> None:
         """Count a piece, before it is written: `so_far` needs it."""
+        if piece.cached and piece.choice % self._n == 0:
+            self._cached[piece.choice // self._n] = piece.cached
         counted = self._counted.get(piece.choice, 0) + (piece.token is not None)
         self._counted[piece.choice] = counted if piece.finished is None else piece.finished.tokens
 

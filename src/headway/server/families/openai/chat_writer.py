@@ -74,7 +74,7 @@ class ChatWriter(Writer):
             self._set_end()
         if self._readers:
             return self._read(piece, self._readers[piece.choice])
-        choice, text, _, logprobs, reason, _, _, _ = piece
+        choice, text, _, logprobs, reason, _, _, _, _ = piece
         if reason is None and logprobs is None and choice in self._begun:  # the hot path
             return self._begun[choice] + _encode(text) + self._text_end
         return self._rare(piece)

@@ -198,7 +198,7 @@ class CompletionWriter(Writer):
         if self._asked.counts_always:
             self._usage.count(piece)
             self._end = b'}],"usage":' + _encode(self._usage.so_far()) + b"}\n\n"
-        choice, text, _, logprobs, finish_reason, finished, _, _ = piece
+        choice, text, _, logprobs, finish_reason, finished, *_ = piece
         if finished is not None:
             self._count(piece)
         if not self._asked.shows_answer:
