@@ -121,7 +121,7 @@ def draw_figures() -> None:
             load = ("--model", "rank", "--data", '"word"', "--rate", "150:1350:150")
             headway("bench", server.url, *load, "--seconds", "4", name="bench")
         headway("profile", embed, "--samples", str(samples), name="profile")
-        headway("tune", rank, "--rate", "500", "--max-batch-size", "32", name="tune")
+        headway("tune", rank, "--rate", "300", "--max-batch-size", "32", name="tune")
     finally:
         samples.unlink()
 

@@ -69,7 +69,7 @@ def _likelihoods(strain: float, line: Array, variance: Array) -> tuple[Array, Ar
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RateProbe:
     """Measure this rate, so many times as long as a probe."""
 
     rate_rps: float
@@ -99,7 +99,7 @@ class RateSearch:
         self._begun_at = 0.0
         self.held_rps: float | None = None  # the highest that passed a long run
 
-    def measured(self, ask: Ask, strain: float, *, has_room: bool) -> None:
+    def measured(self, ask: RateProbe, strain: float, *, has_room: bool) -> None:
         """The client had room: nothing but the server was measured."""
         self._tried.append(ask.rate_rps)
         self._belief.observe(ask.rate_rps, strain, times=ask.times, has_room=has_room)
@@ -108,10 +108,10 @@ class RateSearch:
         elif ask.times > 1:
             self.held_rps = max(self.held_rps or 0.0, ask.rate_rps)
 
-    def next(self, now: float) -> Ask | Ended:
+    def next(self, now: float) -> RateProbe | Ended:
         if not self._tried:
             self._begun_at = now
-            return Ask(self._first_rps)
+            return RateProbe(self._first_rps)
         low, rate, high = self._belief.shares(0.16, 0.5, 0.84)
         chance = (high / low - 1) / 2
         is_held = (self.held_rps or 0.0) >= rate * (1 - self._precision * 2 / 3)
@@ -130,9 +130,9 @@ class RateSearch:
         elif self.held_rps is None:  # the last chances
             self._late += 1
             margin *= 1 + 2 * self._late
-        return Ask(max(SLOWEST, rate * (1 - margin)), LONGER)
+        return RateProbe(max(SLOWEST, rate * (1 - margin)), LONGER)
 
-    def _within_reach(self, rate: float) -> Ask | Ended:
+    def _within_reach(self, rate: float) -> RateProbe | Ended:
         """What is far from all that was measured is neared in steps that grow."""
         low, high = min(self._tried) / self._step, max(self._tried) * self._step
         if low <= rate <= high:
@@ -140,4 +140,4 @@ class RateSearch:
         else:
             self._step = min(self._step**2, _LONGEST_STEP)
             rate = min(max(rate, low), high)
-        return Ask(rate) if SLOWEST <= rate <= FASTEST else Ended("no limit in sight")
+        return RateProbe(rate) if SLOWEST <= rate <= FASTEST else Ended("no limit in sight")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.loadgen.rate_search import LONGER, Ask, RateSearch
+from headway.loadgen.rate_search import LONGER, RateProbe, RateSearch
 from headway.loadgen.report import Point
 from headway.loadgen.samples import CANCELLED
 from headway.loadgen.statistics import PERCENTILES, Summary
@@ -160,7 +160,7 @@ class Search:
             first_rps, precision=self._precision, narrow_by=self._narrow_by, end=self._end
         )
         points: list[Point] = []
-        while isinstance(asked := search.next(self._clock()), Ask):
+        while isinstance(asked := search.next(self._clock()), RateProbe):
             point = self._probe(asked.rate_rps, len(points) + 1, asked.times)
             points.append(point)
             if point.summary.was_away:

@@ -10,9 +10,9 @@ from headway.loadgen.rate_search import (
     FASTEST,
     LONGER,
     SLOWEST,
-    Ask,
     Ended,
     LimitBelief,
+    RateProbe,
     RateSearch,
 )
 
@@ -47,7 +47,7 @@ class NoisyServer:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
 
-    def strain(self, ask: Ask) -> float:
+    def strain(self, ask: RateProbe) -> float:
         if ask.rate_rps > RATES[-1]:
             return math.inf
         strain = float(np.interp(ask.rate_rps, RATES, STRAINS))
@@ -62,7 +62,7 @@ class Result:
     rate: float | None
     why: str
     took_s: float
-    asked: list[tuple[Ask, float]]
+    asked: list[tuple[RateProbe, float]]
 
 
 def searched(server: NoisyServer, first: float = 4000.0) -> Result:
@@ -73,7 +73,7 @@ def searched(server: NoisyServer, first: float = 4000.0) -> Result:
         end=BUDGET_S - LONGER * PROBE_S,
     )
     now, asked = 0.0, []
-    while isinstance(ask := search.next(now), Ask):
+    while isinstance(ask := search.next(now), RateProbe):
         assert SLOWEST <= ask.rate_rps <= FASTEST
         strain = server.strain(ask)
         asked.append((ask, strain))
@@ -102,7 +102,7 @@ def test_what_is_found_has_passed_a_long_probe_and_something_above_it_failed() -
             assert result.why == "time"
             continue
         asked = result.asked
-        assert any(ask == Ask(result.rate, LONGER) and strain <= 0 for ask, strain in asked)
+        assert any(ask == RateProbe(result.rate, LONGER) and strain <= 0 for ask, strain in asked)
         assert any(ask.rate_rps > result.rate and strain > 0 for ask, strain in asked)
 
 
@@ -110,7 +110,7 @@ def test_six_disturbed_probes_in_a_row_are_forgotten() -> None:
     """As when something else runs on the machine for a while."""
 
     class BusyAtFirst(NoisyServer):
-        def strain(self, ask: Ask) -> float:
+        def strain(self, ask: RateProbe) -> float:
             self.busy = getattr(self, "busy", 6) - 1
             return super().strain(ask) + (0.6 if self.busy >= 0 else 0.0)
 
@@ -120,7 +120,7 @@ def test_six_disturbed_probes_in_a_row_are_forgotten() -> None:
 
 def test_where_nothing_ever_passes_no_rate_is_named() -> None:
     class Late(NoisyServer):
-        def strain(self, ask: Ask) -> float:
+        def strain(self, ask: RateProbe) -> float:
             return super().strain(ask) + 2.0
 
     result = searched(Late(0))
@@ -130,7 +130,7 @@ def test_where_nothing_ever_passes_no_rate_is_named() -> None:
 
 def test_a_limit_beyond_all_rates_is_not_in_sight() -> None:
     search = RateSearch(1000.0, precision=0.03, narrow_by=math.inf, end=math.inf)
-    while isinstance(ask := search.next(0.0), Ask):
+    while isinstance(ask := search.next(0.0), RateProbe):
         search.measured(ask, -3.0, has_room=True)
     assert ask == Ended("no limit in sight")
 
