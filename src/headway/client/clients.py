@@ -207,11 +207,9 @@ class Client(_Caller["httpx.Client"]):
         attempts, request = self._stream(model, value, asking)
         try:
             with self.http.stream(**request) as answer:
-                body = _Body(answer)
+                _check_plain(answer)
                 if answer.status_code != 200:
-                    for part in answer.iter_raw():
-                        body.add(part)
-                    outcome = _answer_of(answer, body)
+                    outcome = self._read(answer, time.monotonic() + request["timeout"])
                     attempts.end(outcome)
                     raise calls.error_of(outcome)
                 reader = EventReader()
@@ -246,7 +244,9 @@ class Client(_Caller["httpx.Client"]):
             outcome: ClientAnswer | HeadwayError
             request = attempts.begin()
             try:
-                outcome = self._answer(request)
+                end = time.monotonic() + request["timeout"]
+                with self.http.stream(**request) as answer:
+                    outcome = self._read(answer, end)
             except unreached as error:
                 outcome = self._failure(error)
             except BaseException:  # the caller leaves
@@ -257,16 +257,15 @@ class Client(_Caller["httpx.Client"]):
                 return attempts.result(outcome)
             time.sleep(wait_s)  # the server's `Retry-After`
 
-    def _answer(self, request: dict[str, Any]) -> ClientAnswer:
+    def _read(self, answer: "httpx.Response", end: float) -> ClientAnswer:
         """The whole answer within the call's time; httpx limits each of its reads."""
-        end = time.monotonic() + request["timeout"]
-        with self.http.stream(**request) as answer:
-            body = _Body(answer)
-            for part in answer.iter_raw():
-                body.add(part)
-                if time.monotonic() > end:
-                    raise _httpx().ReadTimeout("the answer has no end")
-            return _answer_of(answer, body)
+        _check_plain(answer)
+        body = bytearray()
+        for part in answer.iter_raw():
+            _add(body, part)
+            if time.monotonic() > end:
+                raise _httpx().ReadTimeout("the answer has no end")
+        return _answer_of(answer, body)
 
 
 class AsyncClient(_Caller["httpx.AsyncClient"]):
@@ -317,11 +316,9 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
         attempts, request = self._stream(model, value, asking)
         try:
             async with self.http.stream(**request) as answer:
-                body = _Body(answer)
+                _check_plain(answer)
                 if answer.status_code != 200:
-                    async for part in answer.aiter_raw():
-                        body.add(part)
-                    outcome = _answer_of(answer, body)
+                    outcome = await self._read(answer)
                     attempts.end(outcome)
                     raise calls.error_of(outcome)
                 reader = EventReader()
@@ -356,7 +353,8 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
             request = attempts.begin()
             try:
                 async with asyncio.timeout(request["timeout"]):
-                    outcome = await self._answer(request)
+                    async with self.http.stream(**request) as answer:
+                        outcome = await self._read(answer)
             except (unreached, TimeoutError) as error:
                 outcome = self._failure(error)
             except BaseException:  # the caller leaves
@@ -367,39 +365,30 @@ class AsyncClient(_Caller["httpx.AsyncClient"]):
                 return attempts.result(outcome)
             await asyncio.sleep(wait_s)
 
-    async def _answer(self, request: dict[str, Any]) -> ClientAnswer:
-        async with self.http.stream(**request) as answer:
-            body = _Body(answer)
-            async for part in answer.aiter_raw():
-                body.add(part)
-            return _answer_of(answer, body)
+    async def _read(self, answer: "httpx.Response") -> ClientAnswer:
+        _check_plain(answer)
+        body = bytearray()
+        async for part in answer.aiter_raw():
+            _add(body, part)
+        return _answer_of(answer, body)
 
 
-class _Body:
-    """What a server that may be any program answers, as it comes: within a limit, and not packed.
-    Raises InvalidInput."""
-
-    def __init__(self, response: "httpx.Response") -> None:
-        packed = response.headers.get("content-encoding", "identity")
-        if packed != "identity":
-            raise InvalidInput(f"the answer is packed ({packed:.40}), which was not asked for")
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def add(self, part: bytes) -> None:
-        self._parts.append(part)
-        self._size += len(part)
-        if self._size > MOST_BYTES:
-            raise InvalidInput(f"the answer has more than {MOST_BYTES} bytes")
-
-    def whole(self) -> bytes:
-        return b"".join(self._parts)
+def _check_plain(answer: "httpx.Response") -> None:
+    packed = answer.headers.get("content-encoding", "identity")
+    if packed != "identity":
+        raise InvalidInput(f"the answer is packed ({packed:.40}), which was not asked for")
 
 
-def _answer_of(response: "httpx.Response", body: _Body) -> ClientAnswer:
+def _add(body: bytearray, part: bytes) -> None:
+    body += part
+    if len(body) > MOST_BYTES:
+        raise InvalidInput(f"the answer has more than {MOST_BYTES} bytes")
+
+
+def _answer_of(response: "httpx.Response", body: bytearray) -> ClientAnswer:
     return ClientAnswer(
         response.status_code,
-        body.whole(),
+        bytes(body),
         response.headers.get("content-type", ""),
         response.headers.get("retry-after"),
         response.headers.get("endpoint-load-metrics"),

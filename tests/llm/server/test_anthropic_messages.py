@@ -89,6 +89,14 @@ def test_the_tokens_of_the_prompt_are_told_alike_at_both_ends_of_a_stream(
     assert found[1][1] >= 100
 
 
+def test_a_system_message_may_stand_within_the_conversation(http: httpx.Client) -> None:
+    """Anthropic has none there; Claude Code sends them."""
+    hello = {"role": "user", "content": "Hello"}
+    messages = [hello, {"role": "system", "content": "Be brief"}, hello]
+    found = http.post("/v1/messages", json={**ASKED, "messages": messages}).json()
+    assert found["content"][0]["text"] == openai_text(http, messages=messages)
+
+
 def test_a_stop_sequence_is_named(http: httpx.Client) -> None:
     text = openai_text(http)
     stops = ["never there", text[4:7]]
