@@ -19,6 +19,7 @@ import pytest
 import trustme
 from real_server import Server, served
 
+import hostile_server as hostile
 from headway.cli.bench import _Silent
 from headway.cli.main import main
 from headway.loadgen.asking import RemoteServer
@@ -459,6 +460,14 @@ def test_a_chats_tokens_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "tokens/s" in told
     assert "good/s" in told
+
+
+def test_where_v2_is_not_spoken_the_flag_for_openais_routes_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with hostile.answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
+        assert main(["bench", url]) == 2
+    assert "does not speak v2 (GET /v2); --api chat" in capsys.readouterr().err
 
 
 def test_without_a_limit_no_answer_is_called_good(capsys: pytest.CaptureFixture[str]) -> None:
