@@ -372,15 +372,14 @@ def _told(arguments: argparse.Namespace, config: "ModelConfig", found: Findings)
 
 
 def why_not_valid(live: Mapping[str, list[Point]]) -> list[str]:
-    """A line for each kind of fault of each setting that was tried: the figures in it differ from
-    run to run."""
-    lines: dict[tuple[str, str], str] = {}
-    for name, points in live.items():
-        if name == "best" and points is live["default"]:
-            continue
-        for fault in (each for point in points for each in point.summary.faults):
-            said = f"not a valid live run ({name}): {fault}"
-            lines.setdefault((name, re.sub(r"\d+", "", fault)), said)
+    """A line for each kind of fault of each setting that was tried: its figures differ by run."""
+    lines = {
+        (name, re.sub(r"\d+", "", fault)): f"not a valid live run ({name}): {fault}"
+        for name, points in live.items()
+        if name == "default" or points is not live["default"]
+        for point in reversed(points)
+        for fault in point.summary.faults
+    }
     return list(lines.values())
 
 
