@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
         for entry in catalogue().values()
     ]
-    chat, is_here = CHAT_WEIGHTS, folder_of() is not None
+    chat, is_here = CHAT_WEIGHTS, folder_of(CHAT_WEIGHTS) is not None
     entries.append(
         {
             "name": "chat",

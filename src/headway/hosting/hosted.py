@@ -18,7 +18,7 @@ from headway.hosting.making import (
     batcher_of,
     check_dtypes,
     devices_of,
-    items_mean_of,
+    meaning_of_items_in,
     placement_of,
     read_signature,
     tell_batch_size,
@@ -78,13 +78,13 @@ class Served(InUse):
     ) -> None:
         super().__init__()
         self._origin = origin or ModelOrigin()
-        model, make = _made(config, model, self._origin.make)
+        model, remake = _made(config, model, self._origin.make)
         self.model = model
         self._has_rows = getattr(model, "batch_axis", True)
         config = with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
         check_kind(config, generates=False)
-        make = tell_batch_size(model, config, make)
+        remake = tell_batch_size(model, config, remake)  # makes it again, in another process
         self.name = config.name
         self.version = version
         self._limit_ms = config.timeout_ms  # every call has a deadline; the direct way knows none
@@ -96,7 +96,7 @@ class Served(InUse):
         self._parameters = ParameterHints.of(self.model)
         check_dtypes([*self.inputs, *self.outputs])
         self.media_type: str = getattr(self.model, "media_type", "")
-        self.items_mean = items_mean_of(self.signature, self.inputs)
+        self.meaning_of_items = meaning_of_items_in(self.signature, self.inputs)
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
@@ -117,7 +117,7 @@ class Served(InUse):
             max_batch_size=most,
             batch_sizes=sizes,
             worker=placement.kind,
-            make=make,
+            make=remake,
         )
         _log.info("%s runs in %s: %s", self.name, _WHERE[placement.kind], placement.reason)
 

@@ -128,7 +128,7 @@ def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) ->
     )
 
 
-def items_mean_of(signature: Signature | None, inputs: Sequence[Tensor]) -> ItemsMean:
+def meaning_of_items_in(signature: Signature | None, inputs: Sequence[Tensor]) -> ItemsMean:
     if signature is None:
         return "one" if any(tensor.name == "items" for tensor in inputs) else "several"
     schema = signature.input.json_schema()

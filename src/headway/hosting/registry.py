@@ -100,7 +100,7 @@ class ServedModel(Protocol):
     history: ModelHistory | None  # of its batches and direct requests; None: nobody keeps it
     signature: Signature | None  # of a model over values; None: its tensors describe it
     media_type: str  # of answers that are files; empty: JSON, or by the file's first bytes
-    items_mean: ItemsMean
+    meaning_of_items: ItemsMean
     labels: Mapping[str, Sequence[str]] | None  # the names of classes, by output
     language: "Language | None"  # the text side of a loaded language model
 

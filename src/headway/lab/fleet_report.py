@@ -1,6 +1,5 @@
 """Fleets compared: as JSON, as a table, and as pictures."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,14 +86,14 @@ def plot(results: Sequence[FleetResult], path: Path, *, title: str) -> None:
         at = np.clip(np.searchsorted(edges, outcome.arrived_at, side="right") - 1, 0, _BINS - 1)
         p99_ms = []
         for bin_ in range(_BINS):
-            there = outcome.latencies_s[at == bin_]
-            there = there[~np.isnan(there)]
-            p99_ms.append(np.percentile(there, 99) * 1e3 if len(there) else math.nan)
+            latencies_s = outcome.latencies_s[at == bin_]
+            latencies_s = latencies_s[~np.isnan(latencies_s)]
+            p99_ms.append(np.percentile(latencies_s, 99) * 1e3 if len(latencies_s) else math.nan)
         tail.plot(edges[:-1], p99_ms, label=label, linewidth=1.2)
         per_s = np.bincount(at, minlength=_BINS) / (edges[1] - edges[0])
         offered.plot(edges[:-1], per_s, linewidth=1.0, color="#888888")
         steps = [*outcome.replicas, (outcome.span_s, outcome.replicas[-1][1])]
-        times, counts = zip(*itertools.chain(steps), strict=True)
+        times, counts = zip(*steps, strict=True)
         replicas.step(times, counts, where="post", linewidth=1.2)
     if results[0].slo_s is not None:
         tail.axhline(results[0].slo_s * 1e3, color="#999999", linewidth=1, linestyle=":")

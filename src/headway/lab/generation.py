@@ -161,7 +161,8 @@ def simulate_continuous(
     *,
     name: str = "continuous",
 ) -> GenerationOutcome:
-    """Continuous batching by the production scheduler, after every step and every arrival."""
+    """Play the conversations through the production scheduler: a step takes as long as `cost` says
+    of its tokens, and sequences that arrive meanwhile join the next one."""
     scheduler = GenerationScheduler(limits)
     record = _Record(conversations)
     arrivals = conversations.arrivals

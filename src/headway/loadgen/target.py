@@ -25,6 +25,7 @@ from headway.loadgen.tensors import TensorInput, binary_body, json_body
 _JSON = (("Content-Type", "application/json"),)
 _MIXED = 1024  # where they differ in class or tenant: shares are then true to 0.1 %
 VARIANTS = 64  # requests that are made before the load, and sent in turn
+_BODIES = 5  # in seeds: random numbers of their own, beside those of arrivals and lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +137,26 @@ def _openai(probe: RemoteServer, wanted: Wanted) -> Target:
     model = ""  # given bodies name it
     if is_audio or not wanted.bodies:
         model = wanted.model or _only_of(replace(probe, address=address))
+    # Clips are large: few are made, and `_mixed` sends them again with other classes and tenants.
+    variants = VARIANTS if is_audio else wanted.variants
     bodies = wanted.bodies or [
         openai_body(
             api,
             model,
-            np.random.default_rng([wanted.seed, 5, number]),
+            np.random.default_rng([wanted.seed, _BODIES, number]),
             length=length_of(wanted, number),
             max_tokens=wanted.max_tokens,
             ignore_eos=wanted.ignore_eos,
         )
-        for number in range(VARIANTS if is_audio else wanted.variants)
+        for number in range(variants)
     ]
     if is_audio:
         bodies = [audio_form(model, each) for each in bodies]
     exchanges = [
         post(
-            *(address, path, body),
+            address,
+            path,
+            body,
             headers=wanted.headers_of(number),
             content_type=FORM if is_audio else "application/json",
             is_stream=api in GENERATING and is_stream(body),

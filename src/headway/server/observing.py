@@ -155,6 +155,7 @@ def _traced(app: App, tracing: "Tracing") -> Layer:
                     "headway.request_id": request.id,
                 },
             )
+            # The note is current in this task only, and a stream ends in another one.
             notes: list[RequestNote | None] = []
 
             async def noted(request: Request) -> Answer:

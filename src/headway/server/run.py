@@ -247,11 +247,12 @@ def make_app(
     rows = routes_of(inference, has_keys=has_keys)
     if observing is not None:
         rows += observing.routes()
+    metrics_page = None if observing is None else observing.page
     for row in rows:
-        # The direct path bypasses the gate: the app checks the key, and the call counts.
         handler = decoding(row)
-        if row.access is Access.INFER and observing is not None and observing.page is not None:
-            handler = observing.page.reporting(handler)
+        if row.access is Access.INFER and metrics_page is not None:
+            handler = metrics_page.reporting(handler)
+        # Not the row's direct path: there the app checks the key, and the call charges the quota.
         app.add(row._replace(handler=gate(row.access, handler)))
     if guard.checks_pages:
         pages = PageCheck(app, config)

@@ -18,7 +18,7 @@ from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Firing, Order, Policy
-from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
+from headway.core.queueing.deadlines import DOUBTFUL_PERCENTILE, HOPELESS_PERCENTILE
 from headway.core.queueing.priority import FLOOR
 from headway.core.queueing.queue import FairLane, Line, Queue
 
@@ -62,7 +62,7 @@ class Composer:
             # In a flood, an item that will probably be late gives its place to one that will
             # probably not. Otherwise it stays: there is room for the other items as well.
             is_short = is_flooded and lane.rows > cap_rows
-            error = self._costs.error_at(DOUBTFUL if is_short else HOPELESS)
+            error = self._costs.error_at(DOUBTFUL_PERCENTILE if is_short else HOPELESS_PERCENTILE)
             made = self._in_order(
                 lane, now, cap_rows=cap_rows, size=size, error=error, is_mixed=is_mixed
             )

@@ -10,7 +10,7 @@ from headway.core.batching.planning import INFINITE, Limits
 from headway.core.costs import Costs
 from headway.core.items import Item
 from headway.core.policy import Policy
-from headway.core.queueing.deadlines import HOPELESS
+from headway.core.queueing.deadlines import HOPELESS_PERCENTILE
 from headway.core.queueing.queue import FairLane, Queue
 
 ROUNDING_S = 1e-9  # times that differ by less are equal
@@ -38,7 +38,7 @@ class Lateness:
         if self._is_padded:
             rows, size = self._limits.padded_rows(rows), self._limits.padded_size(size)
         seconds = self._costs.predict(rows, size) or 0.0
-        return seconds * (1.0 + self._costs.error_at(HOPELESS))
+        return seconds * (1.0 + self._costs.error_at(HOPELESS_PERCENTILE))
 
     def before(self, lane: FairLane, now: float, rows: int, error: float) -> float:
         """The moment before which a due item is late, if a batch of `rows` rows leaves now."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from headway.core.costs import Costs
 from headway.core.items import Batch, Item, Refusal, RefusalReason, kind_of
 from headway.core.policy import Firing, Policy
-from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
+from headway.core.queueing.deadlines import DOUBTFUL_PERCENTILE, HOPELESS_PERCENTILE
 from headway.core.queueing.queue import Queue
 from headway.core.queueing.running import Running
 from headway.errors import (
@@ -28,6 +28,7 @@ from headway.errors import (
 )
 
 _REMEMBERED = 8192  # admitted items
+_ROUNDING_S = 1e-9  # an item that fits exactly is not late by a rounding error
 _RUSH_S = 1.0  # a rush is over once no item was refused for this long, or for the SLO if longer
 
 
@@ -109,10 +110,8 @@ class Admission:
         return [Refusal(each, RefusalReason.QUEUE_FULL, retry_after_s) for each in victims]
 
     def _why_hopeless(self, item: Item, cap_rows: int) -> Shed | None:
-        """The reason to shed the item; None: it may be in time.
-
-        Raises DeadlineExceeded if its own deadline cannot be met.
-        """
+        """The reason to shed the item, which is remembered for the next ones; None: it may be in
+        time. Raises DeadlineExceeded if its own deadline cannot be met."""
         costs, now, slo_s = self._costs, item.arrived_at, self._policy.slo_s
         alone_s, full_s = costs.predict(item.rows, item.size), costs.predict(cap_rows, item.size)
         if alone_s is None or full_s is None:
@@ -123,8 +122,8 @@ class Admission:
         wait_s = self._left_s(now, place) + turns * full_s
         if wait_s <= 0.0:
             return None  # a worker is free: the estimate may be wrong, and only running it can tell
-        error = costs.error_at(HOPELESS)  # batches are often faster than expected
-        answer_s = (wait_s + alone_s) * (1.0 + error if error < 0.0 else 1.0) - 1e-9
+        error = costs.error_at(HOPELESS_PERCENTILE)  # batches are often faster than expected
+        answer_s = (wait_s + alone_s) * (1.0 + error if error < 0.0 else 1.0) - _ROUNDING_S
         if now + answer_s > item.deadline:
             raise DeadlineExceeded(
                 f"{(item.deadline - now) * 1e3:.1f} ms are left, about "
@@ -191,7 +190,7 @@ class Admission:
 
     def _strict_s(self, full_s: float, slo_s: float) -> float:
         """The strict estimate of the time from the start of an item's batch to its answer."""
-        margin_s = max(0.0, self._costs.error_at(DOUBTFUL)) * full_s
+        margin_s = max(0.0, self._costs.error_at(DOUBTFUL_PERCENTILE)) * full_s
         # One batch more than needed: a shorter queue costs nothing, as long as it is not empty.
         return full_s + margin_s + min(full_s + self._slack_s, slo_s / 2)
 

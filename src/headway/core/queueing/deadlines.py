@@ -11,8 +11,8 @@ from collections.abc import Collection
 from typing import Final
 
 # An item counts as late if it would be late in a batch as slow as this percentile of all batches.
-HOPELESS: Final = 10.0  # an item that is late even then has no chance
-DOUBTFUL: Final = 85.0  # an item that is in time even then has a good chance
+HOPELESS_PERCENTILE: Final = 10.0  # an item that is late even then has no chance
+DOUBTFUL_PERCENTILE: Final = 85.0  # an item that is in time even then has a good chance
 
 _SLACK: Final = 64  # entries of left items that are kept before cleaning up
 

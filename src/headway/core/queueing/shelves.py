@@ -193,17 +193,18 @@ class Shelf:
                 continue
             if item.rows > most - rows:
                 break
-            if not rows:
-                shares.advance(slot[2])
+            tag, charged_rows = slot[2], slot[3]
+            if not rows:  # all that is taken leaves at one moment: that of the first item
+                shares.advance(tag)
             flow.pop()
             del live[key_of(item)]
             taken.append(item)
             rows += item.rows
             used += 1
             tenant = flow.tenant
-            if item.rows != slot[3]:
-                shares.charge(tenant, item.rows - slot[3])
-            if flow.is_over:
+            if item.rows != charged_rows:
+                shares.charge(tenant, item.rows - charged_rows)
+            if flow.is_over:  # its tenant has no more items here
                 del self.flows[tenant.name]
             shares.leave(tenant, item.rows)
         self._cut_off(used)

@@ -84,7 +84,7 @@ def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOption
     torch.set_num_threads(options.threads or _threads())
     dtype = dtype_of(options.dtype)
     max_context = _context(config, options)
-    has_int8 = options.quantization == "int8"
+    is_rounded = options.quantization == "int8"
     kernels = compiled(dtype, _common_width(config)) if options.kernels == "auto" else None
     decoder = load(
         folder,
@@ -93,12 +93,13 @@ def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOption
         use_transformers=options.use_transformers,
         random_weights=options.random_weights,
         kernels=kernels,
-        is_rounded=has_int8,
+        is_rounded=is_rounded,
     )
-    if has_int8 and kernels is None:
+    if is_rounded and kernels is None:
         _log.warning(
-            "int8 makes nothing faster here: its kernels need an x86-64 CPU with AVX2, Linux and a "
-            "C compiler"
+            "int8 makes nothing faster here: weights are rounded to 8 bits, but torch multiplies "
+            "them in floats. The kernels for 8 bits need an x86-64 CPU with AVX2, Linux and a C "
+            "compiler"
         )
     if decoder.longest < max_context:
         _log.warning(
@@ -115,7 +116,7 @@ def _start_on_cpu(folder: Path, config: Mapping[str, Any], options: EngineOption
         raise ConfigError(
             f"there is no memory for a KV cache of {size:.3g} GiB: {error}", field="kv_cache_gib"
         ) from error
-    weights = " with int8 weights" if has_int8 else ""
+    weights = " with int8 weights" if is_rounded else ""
     computed_by = "torch" if kernels is None else f"kernels for {kernels.instructions}"
     dtype_name = str(dtype).removeprefix("torch.")
     runner.computes = f"in {dtype_name}{weights} on the CPU by {computed_by}"

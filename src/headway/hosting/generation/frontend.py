@@ -459,10 +459,9 @@ class _Answer:
         text = ""
         detokenizer = self.detokenizer
         is_end_token = finished.reason is FinishReason.STOP  # a stop id: it is no part of the text
-        has_text = token is not None and not is_end_token and not detokenizer.is_stopped
-        if has_text:
-            assert token is not None
-            text = detokenizer.step(token)
+        is_shown = token is not None and is_end_token and self._shows_end_token
+        if token is not None and not is_end_token and not detokenizer.is_stopped:
+            text, is_shown = detokenizer.step(token), True
         if not detokenizer.is_stopped:
             text += detokenizer.finish()
         reason = "stop" if is_end_token or detokenizer.is_stopped else "length"
@@ -472,12 +471,12 @@ class _Answer:
             queued_s=(finished.admitted_at or now) - self._arrived_at,
             finished=finished,
         )
-        met = None if self.batches is None else self._met(finished, self.batches, now)
-        if not has_text and not (is_end_token and self._shows_end_token):
+        times = None if self.batches is None else self._met(finished, self.batches, now)
+        if not is_shown:
             token = logprobs = None
-        stop = detokenizer.stopped_by
+        stopped_by = detokenizer.stopped_by
         return AnswerPiece(
-            self.index, text, token, logprobs, reason, finished, met, stop, self.cached
+            self.index, text, token, logprobs, reason, finished, times, stopped_by, self.cached
         )
 
     def _met(self, finished: Finished, batches: list[int], now: float) -> GenerationTimes:

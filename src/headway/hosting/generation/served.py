@@ -67,7 +67,7 @@ class ServedGenerator(InUse):
     streams = True
     only_streams = False
     is_direct = is_simple = False
-    items_mean: ItemsMean = "several"
+    meaning_of_items: ItemsMean = "several"
     media_type = ""
     labels: Mapping[str, Sequence[str]] | None = None
     costs: CostTable | None = None

@@ -66,8 +66,8 @@ class Reruns:
                 self._bisection = Bisection(
                     len(calls), error, max_reruns, out_of_memory=out_of_memory
                 )
-            elif out_of_memory and not self._cut():
-                self._fail(self.group, error)
+            elif out_of_memory:
+                self._cut()
 
     @property
     def misfit(self) -> Misfit | None:

@@ -266,7 +266,7 @@ class Connection(Lifetime):
                 return
             caller = admitted
         if method.is_open:
-            self._count_open()
+            self._count_keyless()
         call = self._new_call(stream_id, head, method, is_last=is_last)
         if caller is not None:
             call.caller = caller
@@ -274,10 +274,10 @@ class Connection(Lifetime):
         if is_last and not call.is_over:
             call.receive(b"", 0, is_last=True)
 
-    def _count_open(self) -> None:
-        if self._open_calls >= MAX_OPEN_CALLS:
+    def _count_keyless(self) -> None:
+        if self._keyless_calls >= MAX_OPEN_CALLS:
             raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once without a key")
-        self._open_calls += 1
+        self._keyless_calls += 1
 
     def _new_call(
         self, stream_id: int, head: CallHead, method: Method, *, is_last: bool

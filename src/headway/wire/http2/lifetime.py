@@ -54,18 +54,15 @@ class Lifetime(asyncio.BufferedProtocol):
         self._owner = owner
         self._account: PeerAccount = None  # type: ignore[assignment]  # until connected
         self._client = ""  # its address; until connected
-        self._open_calls = 0  # those that need no key
+        self._keyless_calls = 0
         self._highest_id = 0
         self._only: int | None = frames.SETTINGS  # the only kind of frame allowed now
         self._is_last = False  # no call after those that have begun
         self._is_over = False  # received data is thrown away
         self._heard_at = self._only_since = 0.0
         self._pinged_at = 0.0
-        limits = (
-            *(config.header_timeout_s, config.body_timeout_s),
-            *(config.write_timeout_s, config.keep_alive_s),
-        )
-        self._tick_s = min(5.0, *(each / 2 for each in limits))
+        on_head_s = min(config.header_timeout_s, config.body_timeout_s)
+        self._tick_s = min(5.0, min(on_head_s, config.write_timeout_s, config.keep_alive_s) / 2)
         self._timer: asyncio.TimerHandle | None = None
 
     def _set_reading(self) -> None:
@@ -269,7 +266,7 @@ class Lifetime(asyncio.BufferedProtocol):
     def _forget(self, call: CallState) -> None:
         self._calls.pop(call.id, None)
         if call.method.is_open:
-            self._open_calls -= 1
+            self._keyless_calls -= 1
         if not call.is_refused:
             self._account.earn(_ANSWER_EARNS)
         call.close()
@@ -281,7 +278,7 @@ class Lifetime(asyncio.BufferedProtocol):
         self._blocked.pop(stream_id, None)
         if call is not None:
             if call.method.is_open:
-                self._open_calls -= 1
+                self._keyless_calls -= 1
             call.cancel()
             self._close_if_done()
 
@@ -344,7 +341,7 @@ class Lifetime(asyncio.BufferedProtocol):
     def _end_calls(self) -> None:
         ended, self._calls = self._calls, {}
         self._blocked.clear()
-        self._open_calls = 0
+        self._keyless_calls = 0
         for call in ended.values():
             call.cancel()
 

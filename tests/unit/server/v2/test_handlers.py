@@ -35,7 +35,7 @@ class Doubler:
     signature = labels = language = None
     media_type = unready = ""
     only_streams = is_direct = is_simple = False
-    items_mean = "several"
+    meaning_of_items = "several"
 
     def __init__(self, name: str = "m", *, streams: bool = False) -> None:
         self.name = name

@@ -60,19 +60,19 @@ def _described(
     batch = closed(items=ITEMS)
     results = closed(results=array({"anyOf": [ref(result), ref("Error")]}))
     takes_several = not model.only_streams
-    has_short_form = takes_several and model.items_mean == "several"
-    taken = {"anyOf": [ref(item), batch]} if has_short_form else ref(item)
-    given = {"anyOf": [ref(result), results]} if has_short_form else ref(result)
+    may_send_items = takes_several and model.meaning_of_items == "several"
+    body_schema = {"anyOf": [ref(item), batch]} if may_send_items else ref(item)
+    answer_schema = {"anyOf": [ref(result), results]} if may_send_items else ref(result)
     failures = failures_of("POST", Access.INFER, ErrorFormat.TEXT, has_keys=has_keys)
     example = example_of(takes)
     one = operation_of(
         name=own_name(model),
         tag="plain",
         summary=f"One value through {model.name}",
-        description=_BODY[model.items_mean if takes_several else "one"],
+        description=_BODY[model.meaning_of_items if takes_several else "one"],
         parameters=URGENCY,
-        body=body_of(taken, {} if example is None else {"typical": example}, JSON),
-        answer=answer_of(given, _other_answers(model, gives)),
+        body=body_of(body_schema, {} if example is None else {"typical": example}, JSON),
+        answer=answer_of(answer_schema, _other_answers(model, gives)),
         failures=failures,
     )
     one["requestBody"]["content"] |= _uploads(model)
@@ -84,7 +84,7 @@ def _described(
             summary=f"Several values through {model.name}",
             description="Each value is answered by its result or its own error, in their order.",
             parameters=URGENCY,
-            body=body_of(batch, {"typical": {"items": [example]}}, JSON),
+            body=body_of(batch, {} if example is None else {"typical": {"items": [example]}}, JSON),
             answer=answer_of(results),
             failures=failures,
         )

@@ -69,7 +69,7 @@ class ValueCodec:
     def __init__(self, signature: Signature, served: ServedModel) -> None:
         self._read = signature.input.codec.read
         self._check = signature.output.check
-        self._may_be_several = served.items_mean != "one"
+        self._may_be_several = served.meaning_of_items != "one"
 
     def decode(self, message: bytes) -> DirectRequest | None:
         if len(message) > SMALL_BYTES or (self._may_be_several and b'"items"' in message):

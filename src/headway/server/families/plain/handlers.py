@@ -82,8 +82,8 @@ class Plain:
         with served.held():  # its items are queued later
             value = await decode_value(request, hint=_FILES_HINT)
             ask = ask_of(parameters, request)
-            if served.items_mean != "one" and _is_batch(value):
-                if served.items_mean == "unclear":
+            if served.meaning_of_items != "one" and _is_batch(value):
+                if served.meaning_of_items == "unclear":
                     raise _unclear(served.name)
                 return await self._answer_items(served, value["items"], ask)
             try:

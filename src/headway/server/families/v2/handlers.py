@@ -56,7 +56,7 @@ class V2:
         ]
 
     def _of_models(self, path: str) -> list[Route]:
-        """The routes below `path`: one model, or one version of it."""
+        """The routes of one model, for its default version; `routes` adds them for each version."""
         infer = Route(
             *("POST", f"{path}/infer", self.infer, Access.INFER, ErrorFormat.TRITON),
             direct=self._direct.start,
