@@ -22,8 +22,6 @@ class ServedStream:
         self._is_over = False
         self._started = 0.0
         self._held: AbstractContextManager[None] | None = None
-        self.take: Callable[..., list[Any]] = _nothing  # as OpenStream's
-        self.is_waiting: Callable[[], bool] = bool
 
     def __aiter__(self) -> Self:
         return self
@@ -46,9 +44,13 @@ class ServedStream:
         self._started = self._host.clock()
         self._held = self._host.held()
         self._held.__enter__()
-        chunks = await self._host.open_stream(*self._asked)
-        self.take, self.is_waiting = chunks.take, chunks.is_waiting
-        return chunks
+        return await self._host.open_stream(*self._asked)
+
+    @property
+    def source(self) -> Any:
+        """See OpenStream; after the first chunk."""
+        assert self._chunks is not None, "it has not begun"
+        return self._chunks.source
 
     def attach(self, reader: Callable[[], None] | None) -> None:
         """See OpenStream; after the first chunk."""
@@ -81,7 +83,3 @@ class ServedStream:
         if self._held is not None:
             self._host.record(1, self._started, error)
             self._held.__exit__(None, None, None)
-
-
-def _nothing(most_bytes: float = 0.0) -> list[Any]:
-    return []

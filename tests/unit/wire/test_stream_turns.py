@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from headway.model import END
-from headway.runtime.driving.streams import AT_ONCE_BYTES, StreamCall, wake_all
+from headway.runtime.driving.streams import AT_ONCE_BYTES, OpenStream, StreamCall, wake_all
 from headway.server.service.event_stream import ToSink
 
 
@@ -27,10 +27,11 @@ class Sink:
 
 async def test_a_large_backlog_is_written_in_several_turns() -> None:
     """Four megabytes that had waited for a slow client were encoded in one go."""
-    stream: Any = StreamCall(1, None, asyncio.get_running_loop())
+    call = StreamCall(1, None, asyncio.get_running_loop())
+    stream: Any = OpenStream(call, lambda call: None)
     large = [chr(ord("a") + number) * (AT_ONCE_BYTES + 1) for number in range(4)]
     for chunk in [*large, "x", "y", END]:
-        stream.put(chunk)
+        call.put(chunk)
     sink = Sink()
     pumping = ToSink(stream, str.encode, sink)
     pumping.advance()
@@ -42,15 +43,16 @@ async def test_a_large_backlog_is_written_in_several_turns() -> None:
 
 
 async def test_a_step_that_comes_between_two_turns_is_not_lost() -> None:
-    stream: Any = StreamCall(1, None, asyncio.get_running_loop())
+    call = StreamCall(1, None, asyncio.get_running_loop())
+    stream: Any = OpenStream(call, lambda call: None)
     sink = Sink()
     pumping = ToSink(stream, str.encode, sink)
-    stream.reader = pumping.advance
+    stream.attach(pumping.advance)
     for chunk in ["a" * (AT_ONCE_BYTES + 1), "b"]:
-        stream.put(chunk)
-    wake_all([stream])
+        call.put(chunk)
+    wake_all([call])
     for chunk in ["c", END]:
-        stream.put(chunk)
-    wake_all([stream])
+        call.put(chunk)
+    wake_all([call])
     await asyncio.wait_for(pumping.done, 10)
     assert b"".join(sink.written)[AT_ONCE_BYTES:] == b"abc"

@@ -390,6 +390,7 @@ class _Texts(OpenStream):
     def __init__(self, pieces: OpenStream, story: Story | None) -> None:
         self._pieces = pieces
         self._story = story
+        self.source = self
         self.take = self._take
         self.is_waiting = pieces.is_waiting
         self.is_at_end = pieces.is_at_end

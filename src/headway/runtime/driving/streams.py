@@ -164,7 +164,7 @@ class StreamCall:
 class OpenStream:
     """The reader's side of a stream: an async iterator, or, attached, chunks without a task."""
 
-    __slots__ = ("_call", "_deadline", "_withdraw", "is_at_end", "is_waiting", "take")
+    __slots__ = ("_call", "_deadline", "_withdraw", "is_at_end", "is_waiting", "source", "take")
 
     def __init__(
         self,
@@ -175,6 +175,7 @@ class OpenStream:
         self._call = call
         self._withdraw = withdraw
         self._deadline = deadline
+        self.source: Any = call  # what chunks are taken from, by whoever takes many
         self.take = call.take
         self.is_waiting = call.is_waiting
         self.is_at_end = call.is_at_end

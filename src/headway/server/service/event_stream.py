@@ -4,7 +4,7 @@ What an event looks like is the route's. This file decides when one is written, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
 from headway.errors import HeadwayError
@@ -95,14 +95,13 @@ class Pumping:
     """Takes the chunks that have come, whenever some do, until the end. No task has a turn for
     it."""
 
-    __slots__ = ("_is_held_up", "_out", "_stream", "_take", "done")
+    __slots__ = ("_chunks", "_is_held_up", "_out", "_source", "_stream", "done")
 
-    def __init__(
-        self, stream: ServedStream, take: Callable[[list[Any]], object], out: Out | None = None
-    ) -> None:
-        """`out`: chunks are taken as long as it has room."""
+    def __init__(self, stream: ServedStream, chunks: list[Any], out: Out | None = None) -> None:
+        """`chunks`: where they go. `out`: they are taken as long as it has room."""
+        self._chunks = chunks
         self._stream = stream
-        self._take = take
+        self._source = stream.source
         self._out = out
         self._is_held_up = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -116,18 +115,21 @@ class Pumping:
         finally:
             self._stream.attach(None)
 
+    def _take(self, chunks: list[Any]) -> None:
+        self._chunks += chunks
+
     def advance(self) -> None:
-        out, stream = self._out, self._stream
+        out, source = self._out, self._source
         if out is not None and out.writable is not None:
             self._hold_up(out.writable)
             return
         if self.done.done():
             return
         try:
-            self._take(stream.take(AT_ONCE_BYTES))
-            if stream.is_waiting():  # the hot path: a token of many
+            self._take(source.take(AT_ONCE_BYTES))
+            if source.is_waiting():  # the hot path: a token of many
                 return
-            if stream.is_at_end():
+            if self._stream.is_at_end():
                 self.done.set_result(None)
             else:  # more than one turn may take: others go first
                 self.done.get_loop().call_soon(self.advance)
@@ -152,11 +154,11 @@ class ToSink(Pumping):
     __slots__ = ("_event_of", "_sink")
 
     def __init__(self, stream: ServedStream, event_of: EventOf, sink: Sink) -> None:
-        super().__init__(stream, self._write, sink.out)
+        super().__init__(stream, [], sink.out)
         self._event_of = event_of
         self._sink = sink
 
-    def _write(self, chunks: Sequence[Any]) -> None:
+    def _take(self, chunks: list[Any]) -> None:
         event_of = self._event_of
         events: list[bytes] = []
         try:

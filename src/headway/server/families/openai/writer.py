@@ -107,7 +107,7 @@ async def gathered(
     try:
         pieces = [await anext(stream)]
         begin()
-        await Pumping(stream, pieces.extend).wait_done()
+        await Pumping(stream, pieces).wait_done()
         return pieces
     finally:
         await stream.aclose()
