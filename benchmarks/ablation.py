@@ -183,6 +183,11 @@ ABLATIONS = (
         _without(Sharing, "items_to_take", lambda self, waiting, cap: min(waiting, cap)),
     ),
     Ablation(
+        "a pool's cap grows in a burst",
+        _pools(),
+        _without(Rehearsal, "cap_rows_at", lambda self, setting, rate_rps: setting.cap_rows),
+    ),
+    Ablation(
         "free workers share what came at once",
         _requests_of_many(),
         _without(AutoRule, "_shared", lambda self, rows, size, workers: rows),

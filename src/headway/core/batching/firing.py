@@ -243,7 +243,8 @@ class AutoRule:
         setting = self._rehearsed()
         if setting is not None and not size:
             best = self._costs.best_rows()
-            return min(best, self.rehearsal.rows_to_take(rows, setting.cap_rows))
+            cap_rows = self.rehearsal.cap_rows_at(setting, self.arrivals.rate_rps)
+            return min(best, self.rehearsal.rows_to_take(rows, cap_rows))
         # In a closed loop no new items join those that a batch leaves behind.
         if self.arrivals.is_closed and running.workers == 1:
             return min(self._gathering.part_rows(lane), self._costs.best_rows(size))
@@ -273,7 +274,10 @@ class AutoRule:
         if rows >= self._max_rows:
             return FireReason.FULL
         setting = self._rehearsed()
-        cap_rows = self._costs.best_rows(lane.mean_size) if setting is None else setting.cap_rows
+        if setting is None:
+            cap_rows = self._costs.best_rows(lane.mean_size)
+        else:
+            cap_rows = self.rehearsal.cap_rows_at(setting, self.arrivals.rate_rps)
         if rows >= cap_rows:
             return FireReason.KNEE
         if lane.size_rows >= self._max_cost:

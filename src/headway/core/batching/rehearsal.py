@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from headway.core.batching.replay import Replayed, Sharing, Traffic, replay
 from headway.core.costs import Costs
+from headway.core.costs.sizes import WORTH_IT
 from headway.core.policy import Policy
 from headway.core.queueing.running import Running
 
@@ -84,6 +85,14 @@ class Rehearsal:
     def meet(self, size: int, item_rows: float) -> None:
         """Note the average size and rows of the waiting items."""
         self._met = size, item_rows
+
+    def cap_rows_at(self, setting: Setting, rate_rps: float) -> int:
+        """The setting's cap; in a burst, the least one above it that keeps up with the arrivals."""
+        least = self._items(setting.cap_rows)
+        for items, rps, _ in self._sharing.sizes:
+            if items >= least and rps >= rate_rps * (1.0 - WORTH_IT):
+                return max(setting.cap_rows, round(items * self._item_rows))
+        return setting.cap_rows
 
     def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """How many of `waiting` rows to take, given the usual `cap_rows`."""

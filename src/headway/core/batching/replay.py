@@ -153,10 +153,10 @@ class Sharing:
 
     def __init__(self, sizes: Sequence[tuple[int, float, float]] = ()) -> None:
         """`sizes`: (items, items served per second, seconds of a batch), ascending in items."""
-        self._sizes: list[tuple[int, float, float]] = []
+        self.sizes: list[tuple[int, float, float]] = []
         for size in sizes:
-            if not self._sizes or size[1] > self._sizes[-1][1]:  # a partly filled tile serves fewer
-                self._sizes.append(size)
+            if not self.sizes or size[1] > self.sizes[-1][1]:  # a partly filled tile serves fewer
+                self.sizes.append(size)
 
     def items_to_take(self, waiting: int, cap: int) -> int:
         """How many of `waiting` items to take: up to `cap`; of more, so that the last is answered
@@ -165,7 +165,7 @@ class Sharing:
             return waiting
         waiting_then = _MEANWHILE * waiting
         soonest_s, best = math.inf, cap
-        for items, rps, batch_s in self._sizes:
+        for items, rps, batch_s in self.sizes:
             answer_s = batch_s + max(0.0, waiting_then - items) / rps
             if items >= cap and answer_s < soonest_s:
                 soonest_s, best = answer_s, items
