@@ -27,10 +27,14 @@ NO_TOKENS = PlainTokens([], [])
 
 
 class Engine:
-    def __init__(self) -> None:
+    def __init__(self, *, takes: int = 99) -> None:
         self.cancelled: list[int] = []
+        self.left_to_take = takes
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None:
+        if not self.left_to_take:
+            raise QueueFull("full", limit=1)
+        self.left_to_take -= 1
         self.sequence = sequence.id
 
     def cancel(self, sequence: int) -> None:
@@ -68,7 +72,7 @@ def left(allowance: Allowance) -> int:
     return 0
 
 
-def opened(folder: Path) -> tuple[Front, Engine, Allowance, OpenStream]:
+def connected(folder: Path, engine: Engine) -> tuple[Front, Allowance]:
     front = Front(
         ChatText(folder),
         GenerationRecorder(),
@@ -76,9 +80,13 @@ def opened(folder: Path) -> tuple[Front, Engine, Allowance, OpenStream]:
         is_shared=False,
         idle=lambda: None,
     )
-    engine = Engine()
     front.connect(engine, max_context=MINUTE)
-    allowance = Allowance("a", Quota(tokens_per_minute=MINUTE), time.monotonic())
+    return front, Allowance("a", Quota(tokens_per_minute=MINUTE), time.monotonic())
+
+
+def opened(folder: Path) -> tuple[Front, Engine, Allowance, OpenStream]:
+    engine = Engine()
+    front, allowance = connected(folder, engine)
     asked = Generation(((7,) * PROMPT,), generation_options({"max_tokens": MOST}))
     stream = front.open(asked, Ask(allowance=allowance))
     assert left(allowance) in range(MINUTE - PROMPT - MOST, MINUTE - PROMPT - MOST + 5000)
@@ -103,6 +111,19 @@ async def test_whoever_leaves_before_the_first_token_pays_for_the_prompt_that_wa
     assert left(allowance) < MINUTE - PROMPT  # until the engine says how far it came
     front.deliver(NO_TOKENS, [end(engine.sequence)])
     assert left(allowance) in range(MINUTE - cost - 999, MINUTE - cost + 5000)
+
+
+async def test_an_answer_that_the_engine_does_not_take_costs_nothing(folder: Path) -> None:
+    """Of two answers it takes the first, and reports the end of that one only."""
+    engine = Engine(takes=1)
+    front, allowance = connected(folder, engine)
+    options = generation_options({"max_tokens": MOST // 10})
+    with pytest.raises(QueueFull):
+        front.open(Generation(((7,) * 1000, (7,) * 1000), options), Ask(allowance=allowance))
+    assert engine.cancelled == [engine.sequence]
+    front.deliver(NO_TOKENS, [queued(engine.sequence)])
+    assert left(allowance) >= MINUTE - 999
+    assert not front.is_busy
 
 
 @pytest.mark.parametrize(

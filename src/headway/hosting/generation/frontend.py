@@ -95,9 +95,9 @@ class Front:
         assert self._engine is not None
         adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
-        unused = self._most_tokens(asked)
+        unassigned = self._most_tokens(asked)  # reserved tokens that no answer has yet
         if ask.allowance is not None:
-            ask.allowance.reserve_tokens(unused, now)
+            ask.allowance.reserve_tokens(unassigned, now)
         call = StreamCall(0, asked, self._loop)
         request = self._requests[call] = _Request(call)
         seed = asked.options.sampling.seed if asked.options.is_seeded else secrets.randbits(62)
@@ -116,23 +116,23 @@ class Front:
                 asked=asked,
                 adapter=ask.adapter,
             )
+            own_seed = (seed + index % asked.n) % _SEEDS
+            sampling = dataclasses.replace(asked.options.sampling, seed=own_seed)
+            try:
+                self._engine.submit(sequence, sampling)
+            except HeadwayError:  # the engine never reports an end of this answer
+                if ask.allowance is not None:
+                    ask.allowance.refund_tokens(unassigned, now)
+                self._withdraw(call)
+                raise
             if ask.allowance is not None:
                 reserved = len(sequence.prompt) + sequence.max_tokens
-                unused -= reserved
+                unassigned -= reserved
                 answer.reservation = _Reservation(ask.allowance, len(sequence.prompt), reserved)
             request.sequences.add(number)
             if self._history is not None:
                 self._history.queued((number,))
             self._answers[number] = answer
-            own_seed = (seed + index % asked.n) % _SEEDS
-            sampling = dataclasses.replace(asked.options.sampling, seed=own_seed)
-            try:
-                self._engine.submit(sequence, sampling)
-            except HeadwayError:
-                if ask.allowance is not None:
-                    ask.allowance.refund_tokens(unused, now)
-                self._withdraw(call)
-                raise
             self._recorder.prompt(len(sequence.prompt))
         return OpenStream(call, self._withdraw)
 
