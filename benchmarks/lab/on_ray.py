@@ -22,7 +22,6 @@ import numpy as np
 
 import headway
 from benchmarks.__main__ import keep_rows, main
-from benchmarks.lab import ray_resumed
 from benchmarks.report import Bar, Benchmark, Report
 
 _ROOT = Path(__file__).parents[2]
@@ -162,7 +161,9 @@ def routes(quick: bool, unit: float = 1.0) -> Report:
     the fast one or with the slow one for ten seconds."""
     from ray.serve.config import RequestRouterConfig
 
-    turns, span_s, rate = 2 if quick else 5, 8.0 + 8.0 * (unit > 1.0), 150.0 / unit
+    is_long = unit > 1.0
+    turns, span_s = (2 - is_long if quick else 5), (16.0 if is_long else 8.0)
+    rate = 150.0 / unit
     kinds: dict[str, dict[str, Any]] = {
         "headway.ray": {},
         "Ray's own": {"request_router_config": RequestRouterConfig()},
@@ -416,10 +417,16 @@ def data(quick: bool) -> Report:
     )
 
 
+def resumed(quick: bool) -> Report:
+    from benchmarks.lab.ray_resumed import resumed  # pyarrow comes with Ray only
+
+    return resumed(quick)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "ray-http": http,
     "ray-data": data,
-    "ray-resumed": ray_resumed.resumed,
+    "ray-resumed": resumed,
     "ray-routes": routes,
     "ray-routes-slow": functools.partial(routes, unit=5.0),
     "ray-killed": killed,
