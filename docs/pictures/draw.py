@@ -28,6 +28,7 @@ from real_server import served  # noqa: E402
 from browser import Browser, Page, browsing  # noqa: E402
 
 MOST_BYTES = 150 * 1024
+NOT_VALID = 3
 RATE_PER_S, LOADED_S = 260.0, 14.0
 WORDS = (2, 4, 9, 20, 60, 150)
 DRAWN = "document.getElementById('state').textContent === 'live'"
@@ -121,7 +122,7 @@ def draw_figures() -> None:
             load = ("--model", "rank", "--data", '"word"', "--rate", "150:1350:150")
             headway("bench", server.url, *load, "--seconds", "4", name="bench")
         headway("profile", embed, "--samples", str(samples), name="profile")
-        headway("tune", rank, "--rate", "300", "--max-batch-size", "32", name="tune")
+        headway("tune", rank, "--rate", "300", "--no-verify", name="tune")
     finally:
         samples.unlink()
 
@@ -129,7 +130,11 @@ def draw_figures() -> None:
 def headway(*arguments: str, name: str) -> None:
     path = HERE / f"{name}.png"
     command = [sys.executable, "-m", "headway", *arguments, "--plot", str(path)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+    if code == NOT_VALID:  # a picture all the same
+        say(f"{path.name}: the machine was busy; draw it again where nothing else runs")
+    elif code:
+        raise SystemExit(code)
     assert path.stat().st_size <= MOST_BYTES, (name, path.stat().st_size)
     say(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB")
 
