@@ -71,7 +71,8 @@ def test_the_rows_of_the_traffic_are_bounded_as_its_items_are(tmp_path: Path) ->
         for _ in range(80):
             running.http.post("/v2/models/double/infer", json={"inputs": [rows]})
         found = running.http.get("/admin/what-if", params={"model": "double"}).json()
-    assert found["items"] == 16_000 // 256
+    # If the warm-up finds that smaller batches pay, these rows are more items.
+    assert found["items"] in {16_000 // rows for rows in (32, 48, 64, 96, 128, 192, 256)}
 
 
 @pytest.mark.parametrize(
