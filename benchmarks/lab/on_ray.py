@@ -31,11 +31,10 @@ FIXED = (8, 32, 64, 128, 256)
 
 
 class Slow(headway.Model[float, float]):
-    """40 ms and 4 ms a row; three times that in the first process that finds no file. All of it
-    `unit` times as long."""
+    """40 ms and 4 ms a row; three times that in the first process that finds no file."""
 
-    def __init__(self, mark: str, unit: float = 1.0) -> None:
-        self._mark, self._unit = mark, unit
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
 
     def load(self) -> None:
         self.times = 1
@@ -46,7 +45,7 @@ class Slow(headway.Model[float, float]):
             pass
 
     def predict(self, values: list[float]) -> list[float]:
-        time.sleep(self._unit * self.times * (0.04 + 0.004 * len(values)))
+        time.sleep(self.times * (0.04 + 0.004 * len(values)))
         return [os.getpid() + self.times / 10 for _ in values]
 
 
@@ -94,7 +93,7 @@ def _ray() -> Iterator[Any]:
         serve.shutdown()
 
 
-def _slow_handle(mark: Path, is_one_slow: bool, unit: float = 1.0, **settings: Any) -> Any:
+def _slow_handle(mark: Path, is_one_slow: bool, **settings: Any) -> Any:
     from ray import serve
 
     import headway.ray
@@ -104,7 +103,7 @@ def _slow_handle(mark: Path, is_one_slow: bool, unit: float = 1.0, **settings: A
         mark.touch()
     made = headway.ray.deployment(
         f"{_MODELS}:Slow",
-        options={"mark": str(mark), "unit": unit},
+        options={"mark": str(mark)},
         max_batch_size=ROWS,
         ray_actor_options={"num_cpus": 0.5},
         **settings,
@@ -156,14 +155,12 @@ class _Load:
 # ---- routing and a lost replica
 
 
-def routes(quick: bool, unit: float = 1.0) -> Report:
+def routes(quick: bool) -> Report:
     """Fresh replicas in every turn: by what it happens to have counted, Ray's router may stay with
     the fast one or with the slow one for ten seconds."""
     from ray.serve.config import RequestRouterConfig
 
-    is_long = unit > 1.0
-    turns, span_s = (2 - is_long if quick else 5), (16.0 if is_long else 8.0)
-    rate = 150.0 / unit
+    turns, span_s, rate = (2 if quick else 5), 8.0, 150.0
     kinds: dict[str, dict[str, Any]] = {
         "headway.ray": {},
         "Ray's own": {"request_router_config": RequestRouterConfig()},
@@ -173,7 +170,7 @@ def routes(quick: bool, unit: float = 1.0) -> Report:
         mark = Path(folder, "slow")
         for turn in range(turns):
             for name in list(kinds)[:: -1 if turn % 2 else 1]:
-                handle = _slow_handle(mark, True, unit, num_replicas=2, **kinds[name])
+                handle = _slow_handle(mark, True, num_replicas=2, **kinds[name])
                 asyncio.run(_Load(handle).run(rate / 2, 3.0))  # what is learned
                 load = _Load(handle)
                 asyncio.run(load.run(rate, span_s))
@@ -185,7 +182,7 @@ def routes(quick: bool, unit: float = 1.0) -> Report:
     ratio = float(np.median([each.p99_s for each in ours]))
     ratio /= float(np.median([each.p99_s for each in theirs]))
     return Report(
-        f"Ray Serve: two replicas, one 3× slower; {40 * unit:.0f} ms and {4 * unit:.0f} ms a row",
+        "Ray Serve: two replicas, one 3× slower",
         ["router", "turn", "share of the slow one", "p50", "p99"],
         [
             [name, turn, f"{_slow_share(each):.1%}", _ms(each.percentile_s(50)), _ms(each.p99_s)]
@@ -201,9 +198,8 @@ def routes(quick: bool, unit: float = 1.0) -> Report:
             ),
         ],
         [
-            f"at most {ROWS} rows: the fast one can do {154 / unit:.0f}/s, the slow one "
-            f"{51 / unit:.0f}/s; {rate:.0f} requests/s by Poisson, by handle; medians of "
-            f"{turns} turns"
+            f"40 ms and 4 ms a row, at most {ROWS}: the fast one can do 154/s, the slow one 51/s; "
+            f"{rate:.0f} requests/s by Poisson, by handle; medians of {turns} turns"
         ],
     )
 
@@ -428,7 +424,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "ray-data": data,
     "ray-resumed": resumed,
     "ray-routes": routes,
-    "ray-routes-slow": functools.partial(routes, unit=5.0),
     "ray-killed": killed,
     "ray-scale": scale,
 }
