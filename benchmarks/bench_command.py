@@ -27,7 +27,7 @@ from headway.loadgen.statistics import Summary, Window, open_summary, quantile
 from headway.loadgen.sweep import ArrivalLaw
 
 _LAWS = {"M/D/1, 20 ms": (20.0, 0.0, 1), "batches: 20 ms + 0.5 ms a row, ≤ 16": (20.0, 0.5, 16)}
-_ENOUGH = 500  # requests
+_ENOUGH = 700  # requests, for a p99 with its interval
 _LOADS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _SLEEPING = (5.0, 0.05, 64)  # the sleeping model of the other benchmarks
 _OBJECTIVE, _LIMIT_S = "p99<=15ms", 0.015
