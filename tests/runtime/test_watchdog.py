@@ -101,4 +101,21 @@ async def test_closing_does_not_wait_for_who_was_told() -> None:
         with pytest.raises(headway.ModelFailed):
             await batcher.submit(1)
         await batcher.close(drain_s=5.0)
-        assert now() == 6.0
+        assert now() == 1.0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_drain_without_a_limit_ends_when_only_stuck_batches_run(workers: int) -> None:
+    async def predict(items: list[float]) -> list[float]:
+        await asyncio.sleep(items[0])
+        return items
+
+    batcher = headway.Batcher(predict, max_batch_size=1, workers=workers, execute_timeout_ms=3000)
+    async with batcher:
+        stuck = asyncio.create_task(batcher.submit(1e6))
+        others = [asyncio.create_task(batcher.submit(1.0)) for _ in range(workers - 1)]
+        await asyncio.sleep(0.5)
+        await batcher.close(drain_s=None)
+        assert now() == 3.0
+        assert isinstance(stuck.exception(), headway.ModelFailed)
+        assert [each.result() for each in others] == [1.0] * (workers - 1)

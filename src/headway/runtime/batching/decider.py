@@ -85,6 +85,11 @@ class BatchDecider:
     def is_idle(self) -> bool:
         return self.queue.is_idle
 
+    @property
+    def is_drained(self) -> bool:
+        """Does no caller wait? A batch that ran too long may still run."""
+        return not self.queue.calls and all(job.is_abandoned for job in self.jobs.values())
+
     def start(self, event_loop: EventLoop) -> None:
         """Raises NotReady if no threads can be started; nothing has changed then."""
         self.pool.fill(self._maker.make_workers(event_loop, self.shell.current_loop))
@@ -305,8 +310,12 @@ class BatchDecider:
         worker is busy until they come. In the event loop."""
         with self.shell.lock:
             job = self.jobs.get(batch_id)
-        for call in () if job is None else job.calls:
+            if job is None:
+                return
+            job.is_abandoned = True
+        for call in job.calls:
             call.fail(error)
+        self.shell.check_drained()
 
     def tell_unwanted(self) -> None:
         """Notify models, if they take a token, that all callers of a running batch have left."""

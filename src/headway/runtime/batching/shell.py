@@ -370,7 +370,7 @@ class Shell:
         if not self._is_closing:
             return
         with self.lock:
-            if not self._decider.is_idle:
+            if not self._decider.is_drained:
                 return
             drained, self._drained = self._drained, []
         _wake(drained)

@@ -75,6 +75,7 @@ class BatchJob:
     finished_at: float = field(default=0.0, init=False)
     reruns: int = field(default=0, init=False)
     lost: WorkerLost | None = field(default=None, init=False)  # no call of it has been answered
+    is_abandoned: bool = field(default=False, init=False)  # it ran too long: its callers know
     ran_out_of_memory: bool = field(default=False, init=False)
     misfit: Misfit | None = field(default=None, init=False)  # too many rows; not one item's fault
     cancel: BatchCancel | None = field(default=None, init=False)  # if its model takes one
