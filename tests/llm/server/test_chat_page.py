@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from fragile_engine import PacedModel
 from models import build
 from serving import Serving, serving
+from tool_models import build_with_tools
 
 from browser import CHROMIUM, Browser, Page, browsing
 
@@ -183,3 +185,42 @@ def test_what_a_model_thinks_is_shown_apart_from_what_it_says(page: Page) -> Non
     assert page.run("document.querySelector('.thinking p').textContent") == "Hm."
     assert page.run("document.querySelector('article.assistant strong').textContent") == "Yes"
     assert page.run("messages.at(-1).content") == "**Yes**"
+
+
+TOOLS = """[{"type": "function", "function": {"name": "weather", "parameters":
+{"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}}}]"""
+
+
+def test_a_model_calls_a_tool_and_the_person_answers_for_it(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with serving(build_with_tools("hermes", tmp_path), max_context=4096) as served:
+        page = Page(browser, f"{served.url}/chat")
+        page.wait_for("document.querySelectorAll('#model option').length === 1")
+        page.run("document.getElementById('tools').value = '[{'")
+        say(page, "Hello")
+        page.wait_for("document.querySelector('article.error') !== null")
+        shown = page.run("document.querySelector('article.error').textContent")
+        assert shown.startswith("The tools are not JSON")
+        page.run("document.getElementById('new').click()")
+        page.run(f"document.getElementById('tools').value = {json.dumps(TOOLS)}")
+        # A model of random weights calls a tool only if it must.
+        page.run("""const plain = asked; asked = () => {
+            const found = plain(), body = JSON.parse(found.body);
+            if (messages.length === 1)
+                Object.assign(body, {tool_choice: "required", parallel_tool_calls: false});
+            return {...found, body: JSON.stringify(body)};
+        }""")
+        say(page, "What is the weather?")
+        page.wait_for(f"document.querySelectorAll('.call').length === 1 && {IDLE}")
+        assert page.run("document.querySelector('.call span').textContent") == "calls weather"
+        said = json.loads(page.run("document.querySelector('.call code').textContent"))
+        assert said in ({"city": "Oslo"}, {"city": "Rome"})
+        invitation = page.run("document.getElementById('text').placeholder")
+        assert invitation.startswith("What weather answers")
+        say(page, "Rain")
+        page.wait_for(f"messages.length === 4 && {IDLE}")
+        roles = page.run("messages.map(each => each.role)")
+        assert roles == ["user", "assistant", "tool", "assistant"]
+        assert page.run("messages[1].tool_calls[0].id === messages[2].tool_call_id")
+        assert page.mistakes == []

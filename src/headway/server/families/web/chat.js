@@ -1,4 +1,4 @@
-let messages = [], stop = null;
+let messages = [], unanswered = [], stop = null;  // unanswered: calls of tools without a result
 
 // ---- Markdown: made of elements and texts, so that nothing a model says is ever HTML
 
@@ -152,10 +152,35 @@ function figures(article, tokens, first, began, met, ended) {
   article.insertBefore(line, article.children[1] || null);
 }
 
+function toolsOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The tools are not JSON: ${error.message}`);
+  }
+}
+
+// A call of a tool; `part`: what is new of it.
+function extend(calls, part) {
+  const call = calls[part.index] = calls[part.index] || { id: "", type: "function", function: { name: "", arguments: "" } };
+  call.id = part.id || call.id;
+  call.function.name += part.function.name || "";
+  call.function.arguments += part.function.arguments || "";
+}
+
+function shown(call) {
+  return make("div", { className: "call" }, make("span", {}, `calls ${call.function.name}`), make("pre", {}, make("code", {}, call.function.arguments)));
+}
+
+function invite() {
+  $("text").placeholder = unanswered.length ? `What ${unanswered[0].function.name} answers. Enter sends it.` : INVITATION;
+}
+
 function asked() {
   const system = $("system").value.trim();
   const said = system ? [{ role: "system", content: system }, ...messages] : messages;
   const body = { model: $("model").value, messages: said, stream: true, stream_options: { include_usage: true } };
+  if ($("tools").value.trim()) body.tools = toolsOf($("tools").value);
   if ($("temperature").value) body.temperature = Number($("temperature").value);
   if ($("most").value) body.max_completion_tokens = Number($("most").value);
   return { method: "POST", signal: stop.signal, body: JSON.stringify(body),
@@ -163,17 +188,21 @@ function asked() {
 }
 
 async function send(text) {
-  messages.push({ role: "user", content: text });
+  const call = unanswered.shift();
+  messages.push(call ? { role: "tool", tool_call_id: call.id, content: text } : { role: "user", content: text });
   show("user", text);
+  invite();
+  if (unanswered.length) return;  // the model goes on when all its calls have results
   const article = show("assistant", ""), body = article.firstChild;
   stop = new AbortController();
   $("send").textContent = "Stop";
   const began = performance.now();
+  const calls = [];
   let said = "", thought = "", tokens = 0, first = began, met = null, ended = "", drawing = 0;
   const draw = () => {
     drawing = 0;
     const thinking = make("details", { className: "thinking", open: !said }, make("summary", {}, "What it thought"), make("p", {}, thought));
-    body.replaceChildren(...(thought ? [thinking] : []), ...markdown(said));
+    body.replaceChildren(...(thought ? [thinking] : []), ...markdown(said), ...calls.map(shown));
     figures(article, tokens, first, began, null, "");
     article.scrollIntoView({ block: "end" });
   };
@@ -186,11 +215,12 @@ async function send(text) {
       if (event.usage) tokens = event.usage.completion_tokens;
       const choice = event.choices[0];
       if (choice && choice.finish_reason) ended = choice.finish_reason;
-      const { content = "", reasoning_content: reasoning = "" } = choice ? choice.delta : {};
-      if (!content && !reasoning) continue;
-      if (!said && !thought) first = performance.now();
+      const { content = "", reasoning_content: reasoning = "", tool_calls: parts = [] } = choice ? choice.delta : {};
+      if (!content && !reasoning && !parts.length) continue;
+      if (!said && !thought && !calls.length) first = performance.now();
       said += content || "";
       thought += reasoning || "";
+      for (const part of parts) extend(calls, part);
       tokens += 1;
       drawing = drawing || setTimeout(draw, 50);
     }
@@ -198,12 +228,19 @@ async function send(text) {
     if (error.name !== "AbortError") show("error", error.message);
   }
   clearTimeout(drawing);
-  if (said || thought) {
+  if (said || thought || calls.length) {
     draw();
     figures(article, tokens, first, began, met, ended);
     article.append(copying(() => said));
-    messages.push({ role: "assistant", content: said });
-  } else messages.pop();
+    const whole = ended === "tool_calls" ? calls : [];
+    messages.push({ role: "assistant", content: said, ...(whole.length ? { tool_calls: whole } : {}) });
+    unanswered = [...whole];
+    invite();
+  } else {
+    messages.pop();
+    if (call) unanswered = [call];
+    invite();
+  }
   stop = null;
   $("send").textContent = "Send";
   article.scrollIntoView({ block: "end" });
@@ -223,8 +260,11 @@ $("text").addEventListener("keydown", (event) => {
 $("new").addEventListener("click", () => {
   if (stop) stop.abort();
   messages = [];
+  unanswered = [];
+  invite();
   $("talk").replaceChildren($("hello"));
   $("hello").hidden = false;
   $("text").focus();
 });
+const INVITATION = $("text").placeholder;
 findModels();
