@@ -68,6 +68,11 @@ def best_rows(table: CostTable, column: int) -> int:
     )
 
 
+def _still_rises(table: CostTable, column: int) -> bool:
+    """Is the best size the largest that was timed? A larger one may be better."""
+    return len(table.rows) > 1 and best_rows(table, column) == table.rows[-1]
+
+
 def to_table(table: CostTable) -> str:
     """Milliseconds by rows and size; beside them what a larger batch gains."""
     sizes, middle = table.sizes, len(table.sizes or (1,)) // 2
@@ -80,7 +85,10 @@ def to_table(table: CostTable) -> str:
         memory = "–"
         if table.memory_bytes is not None:
             memory = f"{max(table.memory_bytes[i]) / 2**20:.1f} MiB"
-        mark = "  ← best: larger batches gain less than 5 %" if rows == best else ""
+        mark = ""
+        if rows == best:
+            why = "larger batches gain less than 5 %"
+            mark = f"  ← best: {'of those timed' if _still_rises(table, middle) else why}"
         lines.append(
             [
                 str(rows),
@@ -97,10 +105,13 @@ def told(table: CostTable) -> str:
     """In a sentence or two."""
     line, middle = fitted(table), len(table.sizes or (1,)) // 2
     unit = "row × size" if table.sizes else "row"
+    best = best_rows(table, middle)
+    advice = f"max_batch_size = {best} is enough for the highest throughput"
+    if _still_rises(table, middle):
+        advice = f"the rate still rises at {best} rows: --max-batch-size {2 * best} shows how far"
     return (
         f"about {line.alpha_s * 1e3:.3g} ms for a batch and {line.beta_s * 1e3:.3g} ms a {unit} "
-        f"(off by up to {line.worst_error:.0%}); max_batch_size = {best_rows(table, middle)} is "
-        "enough for the highest throughput"
+        f"(off by up to {line.worst_error:.0%}); {advice}"
     )
 
 

@@ -55,6 +55,12 @@ def test_the_table_marks_the_best_size_and_names_every_cell() -> None:
     assert "max_batch_size = 16 is enough" in told(table(1.0, 1.0))
 
 
+def test_a_rate_that_still_rises_at_the_largest_size_is_no_best_one() -> None:
+    rising = table(5.0, 0.05)
+    assert "best: of those timed" in to_table(rising)
+    assert "still rises at 64 rows: --max-batch-size 128" in told(rising)
+
+
 def test_it_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     draw(table(1.0, 0.01, (8, 32)), tmp_path / "a.png", title="model")

@@ -400,7 +400,9 @@ class ModelKeeper:
         # What can still answer has all the time its requests need; a dead version does not.
         drain_s = None if served.is_ready else self._drain_s()
         if await self._ended(served, served.retire(drain_s=drain_s)):
-            _log.info("%s version %s is unloaded", self.name, served.version)
+            is_replaced = self._life.resolve(int(served.version)) is not None
+            what = "the former version" if is_replaced else "version"
+            _log.info("%s %s %s is unloaded", self.name, what, served.version)
         del self._served[id_]
         self._life.closed(id_)
         self._tell()
