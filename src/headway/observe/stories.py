@@ -183,21 +183,7 @@ def _cause_of_answer(
     if longest == "before":
         return _before(request, parts["before"])
     if longest == "queued":
-        if answer.awaited_tokens:
-            why = (
-                f"it waited {seconds} while others computed {answer.awaited_tokens} tokens that "
-                "its prompt shares with theirs"
-            )
-            return Cause(
-                "shared_prompt", why, "one call before the others, or a larger step_tokens"
-            )
-        others = sum(
-            (each.admitted_at or math.inf) < answer.arrived_at + parts["queued"]
-            and each.ended_at > answer.arrived_at
-            for each in list(model.answers)
-        )
-        why = f"it waited {seconds} for a place beside {others} other answers"
-        return Cause("behind_others", why, "a larger max_sequences or kv_cache_gib, or a replica")
+        return _cause_of_wait(model, answer, parts["queued"])
     if longest == "preempted":
         times = "once" if answer.preemptions == 1 else f"{answer.preemptions} times"
         why = (
@@ -208,15 +194,41 @@ def _cause_of_answer(
     if longest == "answer":
         return _slow_reader(seconds)
     if longest == "prefill":
-        computed = answer.prompt_tokens - answer.cached_tokens
-        why = (
-            f"its prompt of {answer.prompt_tokens} tokens took {seconds}: {computed} were "
-            f"computed, in {answer.chunks} steps"
-        )
-        return Cause("prefill", why, "prompts that begin alike, or a larger step_tokens")
+        return _cause_of_prefill(answer, seconds)
     pace = _ms(parts["decode"] / max(1, answer.tokens - 1))
     why = f"it has {answer.tokens} tokens, {pace} apart"
     return Cause("decode", why, "a smaller max_tokens, a smaller max_sequences, a faster machine")
+
+
+def _cause_of_wait(model: ModelHistory, answer: AnswerRecord, queued_s: float) -> Cause:
+    seconds = _ms(queued_s)
+    if answer.awaited_tokens:
+        why = (
+            f"it waited {seconds} while others computed {answer.awaited_tokens} tokens that "
+            "its prompt shares with theirs"
+        )
+        return Cause("shared_prompt", why, "one call before the others, or a larger step_tokens")
+    others = sum(
+        (each.admitted_at or math.inf) < answer.arrived_at + queued_s
+        and each.ended_at > answer.arrived_at
+        for each in list(model.answers)
+    )
+    if not others:
+        why = f"it waited {seconds} for the engine, though no other answer was there"
+        return Cause("handover", why, "a less busy machine")
+    why = f"it waited {seconds} for a place beside {others} other answers"
+    return Cause("behind_others", why, "a larger max_sequences or kv_cache_gib, or a replica")
+
+
+def _cause_of_prefill(answer: AnswerRecord, seconds: str) -> Cause:
+    computed = answer.prompt_tokens - answer.cached_tokens
+    why = (
+        f"its prompt of {answer.prompt_tokens} tokens took {seconds}: {computed} were "
+        f"computed, in {answer.chunks} steps"
+    )
+    if answer.chunks > 1:
+        return Cause("prefill", why, "prompts that begin alike, or a larger step_tokens")
+    return Cause("prefill", why, "fewer answers at once, or a faster machine")
 
 
 def _main_part(request: RequestSeen, parts: dict[str, float]) -> str:
